@@ -38,6 +38,9 @@ pub(crate) enum Command {
     /// Measures and verifies every way between two memories, and saves what it found
     #[command(after_help = PROFILES)]
     Probe(ProbeArguments),
+    /// Loads the tensors of a model into the memory of a device, and says how fast
+    #[command(after_help = MODELS)]
+    Load(LoadOptions),
     /// Lists the tensors of a model file
     #[command(after_help = MODELS)]
     Inspect {
@@ -108,6 +111,28 @@ pub(crate) struct ExplainOptions {
     /// Plans on the machine that a TOML file describes, in place of this one
     #[arg(long, value_name = "FILE")]
     pub(crate) topology: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LoadOptions {
+    /// A file in safetensors or GGUF, a list of shards, or a folder with one model
+    pub(crate) model: PathBuf,
+
+    /// The device, or one of its memories
+    #[arg(long, value_name = "DEVICE", default_value = "cpu:0")]
+    pub(crate) to: Place,
+
+    /// Loads only tensors whose names fit: * stands for any characters, ? for one
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) only: Option<String>,
+
+    /// Reads both ends again and compares their checksums (xxh3-64)
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    /// Prints what would be read and where it would go, and reads no tensor
+    #[arg(long)]
+    pub(crate) plan: bool,
 }
 
 #[derive(Debug, Args)]

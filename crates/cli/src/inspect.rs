@@ -7,7 +7,7 @@ use transload_tensors::{Format, Model, TensorInfo, Value};
 
 use crate::failure::Failure;
 use crate::json;
-use crate::output::Output;
+use crate::output::{Output, counted};
 
 pub(crate) fn run(path: &Path, output: &mut Output) -> Result<(), Failure> {
     let model = Model::open(path)?;
@@ -45,10 +45,6 @@ pub(crate) fn run(path: &Path, output: &mut Output) -> Result<(), Failure> {
 fn shape(sizes: &[u64]) -> String {
     let sizes: Vec<String> = sizes.iter().map(u64::to_string).collect();
     format!("[{}]", sizes.join(", "))
-}
-
-fn counted(count: usize, of: &str) -> String {
-    format!("{count} {of}{}", if count == 1 { "" } else { "s" })
 }
 
 fn format(format: Format) -> &'static str {

@@ -74,6 +74,27 @@ pub(crate) struct Fallback {
 }
 
 #[derive(Debug, Serialize)]
+pub(crate) struct Loaded {
+    pub(crate) files: usize,
+    pub(crate) tensors: usize,
+    pub(crate) bytes: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) devices: Vec<String>,
+    pub(crate) memory_bytes: u64,
+    pub(crate) transfers: usize,
+    pub(crate) method: String,
+    pub(crate) route: Vec<String>,
+    pub(crate) predicted_s: Option<f64>,
+    pub(crate) bound: Option<String>,
+    pub(crate) seconds: Option<f64>,
+    pub(crate) read_gb_per_s: Option<f64>,
+    pub(crate) verified: bool,
+    /// Only where a stand-in replaces a driver.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) simulated: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
 pub(crate) struct Model {
     pub(crate) files: Vec<ModelFile>,
     pub(crate) bytes: u64,

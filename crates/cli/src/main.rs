@@ -18,6 +18,7 @@ mod inspect;
 mod interrupt;
 mod json;
 mod last_word;
+mod load;
 mod machine;
 mod markup;
 mod output;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Copy(options) => copy::run(options, wanted, &mut output),
         Command::Explain(options) => explain::run(options, wanted, &mut output),
         Command::Probe(options) => probe::run(options, wanted, &mut output),
+        Command::Load(options) => load::run(options, wanted, &mut output),
         Command::Inspect { model } => inspect::run(model, &mut output),
         Command::Completions { shell } => completions(*shell, &mut output),
     };

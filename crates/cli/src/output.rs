@@ -25,6 +25,11 @@ pub(crate) struct Output {
     notes: Vec<String>,
 }
 
+/// A number of things: `1 tensor`, `2 tensors`.
+pub(crate) fn counted(count: usize, of: &str) -> String {
+    format!("{count} {of}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Whether text is styled for a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Style {

@@ -50,6 +50,19 @@ impl Progress {
         }
     }
 
+    /// Shows how far work of several transfers has come, if the command has taken longer than a second.
+    pub(crate) fn advance(&mut self, progress: (u64, u64), label: &str) {
+        let elapsed = self.started.elapsed();
+        if self.watched {
+            self.show(
+                (elapsed, elapsed),
+                progress,
+                label,
+                ProgressDrawTarget::stderr(),
+            );
+        }
+    }
+
     /// How long to wait before the bar is drawn (again).
     fn next_look(&self, elapsed: Duration) -> Duration {
         QUIET.saturating_sub(elapsed).max(REDRAW)
@@ -84,7 +97,7 @@ impl Progress {
         self.bar = Some(bar);
     }
 
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }

@@ -42,6 +42,24 @@ fn adapters_are_listed_with_their_drivers_and_software_ones_say_so() {
     }
 }
 
+#[test]
+fn a_model_goes_to_an_adapter() {
+    let folder = Folder::new("load-adapter");
+    if !folder.has_adapters(1) {
+        return;
+    }
+    folder.model("model", (20 << 20) + 3);
+    for memory in ["wgpu:0", "wgpu:0/device"] {
+        let value = folder.json(&["load", "model", "--to", memory, "--verify"]);
+        assert_eq!(
+            (&value["tensors"], &value["verified"]),
+            (&json!(2), &json!(true))
+        );
+        let device = value["devices"][0].as_str().unwrap();
+        assert!(device.starts_with(memory), "{device}");
+    }
+}
+
 /// The Vulkan and OpenGL loaders of Linux take the paths of their drivers from these variables.
 #[cfg(target_os = "linux")]
 #[test]

@@ -216,6 +216,24 @@ fn what_is_no_model_is_named() {
         refused(&folder, &["inspect", model], 2, &words);
     }
     refused(&folder, &["inspect"], 2, &["MODEL"]);
+    refused(&folder, &["load", "bytes"], 2, &["bytes is no model file"]);
+    let mut model = 55u64.to_le_bytes().to_vec();
+    model.extend(br#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}  "#);
+    model.extend([1, 2, 3, 4]);
+    fs::write(folder.path("model"), model).unwrap();
+    refused(
+        &folder,
+        &["load", "model", "--to", "cuda:9"],
+        3,
+        &["cuda:9"],
+    );
+    refused(&folder, &["load", "model", "--to", "CPU:0"], 2, &["CPU:0"]);
+    refused(
+        &folder,
+        &["load", "model", "--only", "b*"],
+        2,
+        &["no tensor was chosen, of the 1 of the model"],
+    );
 }
 
 #[test]
@@ -551,6 +569,7 @@ fn a_pipe_is_refused_wherever_a_file_is_named() {
         &["explain", "cpu:0", "cpu:0", "1", "--profile", "pipe"],
         &["probe", "--quick", "--profile", "pipe"],
         &["inspect", "pipe"],
+        &["load", "pipe"],
     ] {
         let run = ended(&mut folder.command(arguments));
         let said = run.stderr();

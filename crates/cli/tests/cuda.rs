@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::{Folder, Run};
 
 /// The path of the double's library, next to the tests.
@@ -82,6 +82,32 @@ fn a_file_comes_back_from_devices_as_it_went() {
     assert!(fs::read(folder.path("back")).unwrap() == sent);
     let table = copied.stdout();
     assert_eq!(table.matches("HostStaged").count(), 3, "{table}");
+}
+
+#[test]
+fn a_model_goes_to_a_device() {
+    let folder = Folder::new("cuda-load");
+    folder.model("model", (20 << 20) + 3);
+    let load = ["load", "model", "--to", "cuda:0", "--verify"];
+    let value = run(&mut over_double(
+        &folder,
+        &[&load[..], &["--json"]].concat(),
+    ))
+    .json();
+    assert_eq!(
+        (&value["tensors"], &value["verified"]),
+        (&json!(2), &json!(true))
+    );
+    assert_eq!(
+        (&value["devices"], &value["simulated"]),
+        (&json!(["cuda:0/device"]), &json!(true))
+    );
+    let told = run(&mut over_double(&folder, &load)).stdout();
+    assert!(
+        told.starts_with("2 tensors of 20 MiB from 1 file in cuda:0/device in "),
+        "{told}"
+    );
+    assert!(told.contains("simulated: "), "{told}");
 }
 
 #[test]

@@ -121,8 +121,8 @@ fn the_examples_are_what_the_program_says_where_that_is_the_same_everywhere() {
 }
 
 #[test]
-fn the_example_of_inspect_is_what_the_program_says() {
-    let folder = Folder::new("documented-inspect");
+fn the_examples_of_models_are_what_the_program_says() {
+    let folder = Folder::new("documented-models");
     let header = r#"{"__metadata__":{"format":"pt"},"weight":{"dtype":"F16","shape":[2,768],"data_offsets":[0,3072]}}"#;
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend(header.as_bytes());
@@ -135,6 +135,22 @@ fn the_example_of_inspect_is_what_the_program_says() {
         said,
         "TENSOR  DTYPE  SHAPE     SIZE\nweight  F16    [2, 768]  3 KiB\n\n1 tensor of 3 KiB in 1 file of safetensors\n"
     );
+    for (option, verified) in [
+        (None, false),
+        (Some("--verify"), true),
+        (Some("--plan"), false),
+    ] {
+        let arguments = ["load", "model.safetensors"].into_iter().chain(option);
+        let mut said = folder.json(&arguments.collect::<Vec<_>>());
+        let mut documented = example("load");
+        assert_eq!(said["seconds"].is_null(), option == Some("--plan"));
+        assert_eq!(said["verified"], verified);
+        for field in ["seconds", "read_gb_per_s", "predicted_s", "verified"] {
+            assert!(said.as_object_mut().unwrap().remove(field).is_some());
+            assert!(documented.as_object_mut().unwrap().remove(field).is_some());
+        }
+        assert_eq!(said, documented);
+    }
 }
 
 #[test]

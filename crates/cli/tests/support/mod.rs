@@ -33,6 +33,18 @@ impl Folder {
         bytes
     }
 
+    /// A model of two tensors, `a` of 3 KiB and `b` of as many bytes as there are.
+    pub(crate) fn model(&self, name: &str, b_bytes: usize) {
+        let end = 3072 + b_bytes;
+        let header = format!(
+            r#"{{"a":{{"dtype":"F16","shape":[2,768],"data_offsets":[0,3072]}},"b":{{"dtype":"U8","shape":[{b_bytes}],"data_offsets":[3072,{end}]}}}}"#
+        );
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend(header.as_bytes());
+        file.extend(bytes(end));
+        fs::write(self.path(name), file).unwrap();
+    }
+
     /// Everything in it, hidden files too.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).unwrap();
