@@ -105,7 +105,8 @@ fn keys_that_differ_in_anything_are_apart() {
             dst: memory(9),
             ..base
         },
-        base.pitched(true),
+        base.pitched([true, false]),
+        base.pitched([false, true]),
         PlanKey::copy_with_digest(base.src, base.dst),
         PlanKey::digest(base.src),
         PlanKey::copy(base.src.device.memory(MemoryKind::Pinned), base.dst),

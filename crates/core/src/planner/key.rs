@@ -9,9 +9,9 @@ pub struct PlanKey {
     pub src: MemoryId,
     /// Where they go; the same as `src` for a digest.
     pub dst: MemoryId,
-    /// Whether either region has gaps between its rows. Such bytes can be touched only by links that
-    /// are [pitched](crate::Link::pitched); between slots any link will do.
-    pub pitched: bool,
+    /// Whether the source and the destination have gaps, between rows or pieces. Such a region can be touched only by a link
+    /// that is [pitched](crate::Link::pitched); for slots and for a region without gaps any link will do.
+    pub pitched: [bool; 2],
     /// What the bytes are to go through.
     pub purpose: Purpose,
 }
@@ -22,7 +22,7 @@ impl PlanKey {
         PlanKey {
             src,
             dst,
-            pitched: false,
+            pitched: [false; 2],
             purpose: Purpose::Copy,
         }
     }
@@ -43,8 +43,8 @@ impl PlanKey {
         }
     }
 
-    /// The same for regions with gaps, where `pitched`.
-    pub const fn pitched(self, pitched: bool) -> PlanKey {
+    /// The same for a source and a destination with gaps, where `pitched`.
+    pub const fn pitched(self, pitched: [bool; 2]) -> PlanKey {
         PlanKey { pitched, ..self }
     }
 }

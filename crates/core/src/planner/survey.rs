@@ -354,12 +354,14 @@ impl Survey {
         if let Some((hop, _)) = copies().find(|(_, hop)| hop.barred.is_some()) {
             return Some(Flaw::Barred(hop));
         }
-        if !self.key.pitched {
+        let [src, dst] = self.key.pitched;
+        if !(src || dst) {
             return None;
         }
         // Slots are contiguous: only acts on a region must support its gaps.
         let last = copies().count().wrapping_sub(1);
-        let touches = |at| at == 0 || at == last && self.key.purpose != Purpose::Digest;
+        let is_written = self.key.purpose != Purpose::Digest;
+        let touches = |at| src && at == 0 || dst && at == last && is_written;
         copies()
             .enumerate()
             .find(|(at, (_, hop))| touches(*at) && !hop.link.pitched)

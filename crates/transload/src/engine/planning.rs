@@ -34,7 +34,7 @@ pub(crate) struct Planning {
 
 /// Returns the key of a transfer's plans.
 pub(crate) fn key(src: &Operand, dst: &Operand, purpose: Purpose) -> PlanKey {
-    let pitched = !src.is_contiguous() || !dst.is_contiguous();
+    let pitched = [src, dst].map(|end| !end.is_contiguous());
     PlanKey {
         purpose,
         ..PlanKey::copy(src.buffer.memory(), dst.buffer.memory()).pitched(pitched)
@@ -379,7 +379,7 @@ impl Planning {
         }
         let pitched = key(&checked.src, &checked.dst, Purpose::Copy).pitched;
         let mut links = self.topology.links_between(src, dst);
-        if pitched && links.any(|link| link.id == id && !link.pitched) {
+        if pitched != [false; 2] && links.any(|link| link.id == id && !link.pitched) {
             return Err(refused("the link takes contiguous ranges only".into()));
         }
         let plan = self.plan_of_link(id, checked.len_bytes().max(1));

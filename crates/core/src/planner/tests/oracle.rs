@@ -193,7 +193,8 @@ pub(super) fn best(
             links.first(),
             links.last().filter(|_| key.purpose != Purpose::Digest),
         ];
-        !key.pitched || ends.into_iter().flatten().all(|link| link.pitched)
+        let mut ends = ends.into_iter().zip(key.pitched);
+        ends.all(|(link, has_gaps)| !has_gaps || link.is_none_or(|link| link.pitched))
     };
     pipelines(topology, key)
         .iter()

@@ -227,13 +227,16 @@ fn gaps_concern_the_links_that_touch_a_region_and_no_others() {
         }
         machine.build()
     };
-    let pitched = key(3).pitched(true);
+    let pitched = key(3).pitched([true; 2]);
     assert!(plan(&machine(1), &pitched, &Limits::default(), &open).is_ok());
-    for plain in [0, 2] {
-        assert!(plan(&machine(plain), &key(3), &Limits::default(), &open).is_ok());
-        let error = plan(&machine(plain), &pitched, &Limits::default(), &open)
-            .err()
-            .unwrap();
+    for (plain, own, other) in [
+        (0, [true, false], [false, true]),
+        (2, [false, true], [true, false]),
+    ] {
+        let plan = |key: PlanKey| plan(&machine(plain), &key, &Limits::default(), &open);
+        assert!(plan(key(3)).is_ok() && plan(key(3).pitched(other)).is_ok());
+        assert!(plan(pitched).is_err());
+        let error = plan(key(3).pitched(own)).err().unwrap();
         let NoPlan::NoRoute { rejected, .. } = error else {
             panic!("{error}");
         };
