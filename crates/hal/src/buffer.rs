@@ -5,7 +5,7 @@ use alloc::sync::{Arc, Weak};
 use core::any::Any;
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 
 use once_cell::race::OnceBox;
 use transload_core::{BackendId, MemoryId, Span, StorageId};
@@ -290,9 +290,15 @@ impl Buffer {
         self.storage.exposed.load(Ordering::Acquire)
     }
 
-    /// Returns whether this is the only view of its storage.
+    /// Returns whether this is the only view of its storage. If so, what other threads did with views that are gone has
+    /// happened before.
     pub fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.storage) == 1
+        let is_unique = Arc::strong_count(&self.storage) == 1;
+        if is_unique {
+            // The count is loaded without an order; a view that is dropped lowers it with a release.
+            fence(Ordering::Acquire);
+        }
+        is_unique
     }
 
     /// Returns whether both are views of one storage object.

@@ -72,9 +72,11 @@ impl Measurement {
 
     /// Returns whether a copy took the way that the planner expected: a link may have been barred meanwhile.
     pub(super) fn is_expected(&self, report: &Report) -> bool {
-        let links = report.plan().map(|plan| plan.links().collect::<Vec<_>>());
-        let expected = self.expected.as_ref().map(|way| way.links());
-        expected.is_none() || links == expected
+        let Some(expected) = &self.expected else {
+            return true;
+        };
+        let plan = report.plan();
+        plan.is_some_and(|plan| plan.links().eq(expected.links()))
     }
 
     /// Returns whether more times would hardly change the result.
