@@ -4,6 +4,7 @@ mod gguf;
 mod safetensors;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, Read};
 
 use crate::DType;
@@ -75,19 +76,19 @@ pub enum HeaderError {
     #[error("cannot read the header: {0}")]
     Read(io::Error),
     /// A file of another kind.
-    #[error("is no model file: {reason}")]
+    #[error("no model file: {reason}")]
     NoModel {
         /// What shows it.
         reason: String,
     },
     /// A file of Python's pickle, which executes code when it is read.
     #[error(
-        "is a pickled file, which may run any code when it is read, so it is not read; take the model's safetensors, or \
-         convert it with safetensors.torch.save_file(torch.load(FILE, weights_only=True), \"model.safetensors\")"
+        "a ZIP archive or a pickled file, as torch.save writes: it may run any code when it is read, so it is not read; take \
+         the model's safetensors, or convert it with safetensors.torch.save_file(torch.load(FILE, weights_only=True), \"model.safetensors\")"
     )]
     Pickled,
     /// A GGUF file of a version that is not read.
-    #[error("is GGUF of version {version}; versions 2 and 3 are read")]
+    #[error("GGUF of version {}; versions 2 and 3 are read, little-endian", Version(*version))]
     Version {
         /// The version.
         version: u32,
@@ -175,13 +176,26 @@ pub enum HeaderError {
         end: u64,
     },
     /// Bytes after the last tensor.
-    #[error("the last tensor ends at byte {end}, and the file has {len_bytes}")]
+    #[error(
+        "the last tensor ends at byte {end}, and the file has {len_bytes}: it was appended to, or is damaged"
+    )]
     Trailing {
         /// Where the last tensor ends.
         end: u64,
         /// The length of the file.
         len_bytes: u64,
     },
+}
+
+struct Version(u32);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.swap_bytes() {
+            version if version < self.0 => write!(f, "{version}, big-endian"),
+            _ => self.0.fmt(f),
+        }
+    }
 }
 
 /// The most bytes of a header that are read: the limit of the safetensors format.
@@ -203,13 +217,53 @@ impl Header {
             [b'G', b'G', b'U', b'F', version @ ..] if many == 8 => {
                 gguf::read(&mut reader, len_bytes, u32::from_le_bytes(version))
             }
-            // A ZIP archive, as `torch.save` writes; and the protocols 2 to 5 of pickle, as it wrote before.
-            [b'P', b'K', 3, 4, ..] | [0x80, 2..=5, ..] => Err(HeaderError::Pickled),
+            // A ZIP archive, as `torch.save` writes.
+            [b'P', b'K', 3, 4, ..] => Err(HeaderError::Pickled),
             _ if many < 8 => Err(HeaderError::NoModel {
                 reason: format!("it has {len_bytes} bytes"),
             }),
-            _ => safetensors::read(&mut reader, len_bytes, u64::from_le_bytes(first)),
+            _ => {
+                let header = safetensors::read(&mut reader, len_bytes, u64::from_le_bytes(first));
+                match (header, first) {
+                    // The protocols 2 to 5 of pickle, as `torch.save` wrote before. Lengths of headers begin so, too.
+                    (
+                        Err(HeaderError::NoModel { .. } | HeaderError::Truncated { .. }),
+                        [0x80, 2..=5, ..],
+                    ) => Err(HeaderError::Pickled),
+                    (header, _) => header,
+                }
+            }
         }
+    }
+}
+
+/// Checks the length of a name, which errors repeat.
+fn check_name(name: &str) -> Result<(), HeaderError> {
+    match name.len() as u64 {
+        len if len > MOST_NAME_BYTES => Err(HeaderError::TooLarge {
+            what: "bytes in one name",
+            found: len,
+            limit: MOST_NAME_BYTES,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Names of tensors have some hundred bytes at most.
+const MOST_NAME_BYTES: u64 = 4096;
+
+/// PyTorch's limit; that of ggml is 4.
+const MOST_DIMENSIONS: u64 = 64;
+
+/// Checks the number of dimensions.
+fn check_dimensions(count: u64) -> Result<(), HeaderError> {
+    match count {
+        count if count > MOST_DIMENSIONS => Err(HeaderError::TooLarge {
+            what: "dimensions in one shape",
+            found: count,
+            limit: MOST_DIMENSIONS,
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -3,6 +3,7 @@
 mod error;
 mod loading;
 mod plan;
+mod run;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,7 +18,7 @@ pub use plan::LoadPlan;
 /// Loads models, and keeps the memory of earlier ones for the next: the first use of new memory takes longer than the bytes
 /// of a file that the system has in its cache.
 ///
-/// The memory is used again when all tensors that lie in it were dropped.
+/// Memory is used again when all tensors that lie in it were dropped, by a load that needs at least half of it.
 #[derive(Debug)]
 pub struct Loader {
     manager: TransferManager,
@@ -39,7 +40,7 @@ impl Loader {
         Load {
             loader: self,
             model,
-            place: transload::DeviceId::CPU0.into(),
+            place: Where::All(vec![transload::DeviceId::CPU0.into()]),
             chosen: (0..model.tensors().len()).collect(),
             verify: false,
         }
@@ -53,8 +54,10 @@ impl Loader {
     /// Returns memory for so many bytes: some that an earlier load has left, or new memory.
     fn arena(&self, memory: MemoryId, len_bytes: u64) -> Result<Buffer, LoadError> {
         let mut arenas = self.arenas();
+        // A few small tensors do not hold the memory of a large model.
+        let fitting = len_bytes..=len_bytes.saturating_mul(2).max(MOST_WASTED_BYTES);
         let fits = |arena: &Buffer| {
-            arena.memory() == memory && arena.len() >= len_bytes && arena.is_unique()
+            arena.memory() == memory && fitting.contains(&arena.len()) && arena.is_unique()
         };
         let mut kept: Vec<usize> = (0..arenas.len()).filter(|at| fits(&arenas[*at])).collect();
         kept.sort_unstable_by_key(|at| arenas[*at].len());
@@ -76,30 +79,85 @@ impl Loader {
     }
 }
 
+/// Memory of up to so many bytes is used again for any number of them.
+const MOST_WASTED_BYTES: u64 = 1 << 20;
+
 /// A load that is being described.
 #[derive(Clone, Debug)]
 #[must_use = "nothing happens before `start`"]
 pub struct Load<'a> {
     loader: &'a Loader,
     model: &'a Model,
-    place: Place,
+    place: Where,
     /// The numbers of the tensors, in the model's order.
     chosen: Vec<usize>,
     verify: bool,
 }
 
+/// Where tensors go.
+#[derive(Clone, Debug)]
+enum Where {
+    /// Each to all of them.
+    All(Vec<Place>),
+    /// Each to the one of its number in the model.
+    Each(Vec<Place>),
+}
+
 impl<'a> Load<'a> {
     /// Loads into the default memory of a device, or into one that is named.
     pub fn to(mut self, place: impl Into<Place>) -> Load<'a> {
-        self.place = place.into();
+        self.place = Where::All(vec![place.into()]);
         self
     }
 
-    /// Loads only tensors whose names fit the pattern, of those that earlier calls have left: `*` stands for any characters,
-    /// `?` for one.
-    pub fn only(self, pattern: &str) -> Load<'a> {
-        let pattern = wildmatch::WildMatch::new(pattern);
-        self.filter(|tensor| pattern.matches(&tensor.name))
+    /// Loads each tensor into every one of these places. Files are read once: the bytes go on from the first place to the
+    /// second, and so on. [`Loading`] tells of each tensor in each place.
+    ///
+    /// # Panics
+    /// When there is no place.
+    pub fn to_all(mut self, places: &[Place]) -> Load<'a> {
+        assert!(!places.is_empty(), "a load goes to one place at least");
+        self.place = Where::All(places.to_vec());
+        self
+    }
+
+    /// Loads each tensor into the place that `place_of` names.
+    pub fn to_each(mut self, place_of: impl FnMut(&TensorInfo) -> Place) -> Load<'a> {
+        self.place = Where::Each(self.model.tensors().iter().map(place_of).collect());
+        self
+    }
+
+    /// Loads the tensors that earlier calls have left into these places, in the order of the files and each whole, so that
+    /// each place has about as many bytes as the others.
+    ///
+    /// # Panics
+    /// When there is no place.
+    pub fn to_shares(self, places: &[Place]) -> Load<'a> {
+        assert!(!places.is_empty(), "a load goes to one place at least");
+        let all = self.model.tensors();
+        let wanted: Vec<&TensorInfo> = self.chosen.iter().map(|at| &all[*at]).collect();
+        let total: u64 = wanted.iter().map(|tensor| tensor.len_bytes).sum();
+        let mut place_of = vec![places[0]; all.len()];
+        let mut before = 0u64;
+        for at in &self.chosen {
+            // By the middle of the tensor.
+            let middle = u128::from(before) * 2 + u128::from(all[*at].len_bytes);
+            let share = middle * places.len() as u128 / (u128::from(total.max(1)) * 2);
+            place_of[*at] = places[(share as usize).min(places.len() - 1)];
+            before += all[*at].len_bytes;
+        }
+        Load {
+            place: Where::Each(place_of),
+            ..self
+        }
+    }
+
+    /// Loads only tensors whose whole names fit one of the patterns, of those that earlier calls have left: `*` stands for any
+    /// characters, `?` for one.
+    pub fn only<'p>(self, patterns: impl IntoIterator<Item = &'p str>) -> Load<'a> {
+        let patterns = patterns.into_iter().map(wildmatch::WildMatch::new);
+        let patterns: Vec<wildmatch::WildMatch> = patterns.collect();
+        self.filter(|tensor| patterns.iter().any(|pattern| pattern.matches(&tensor.name)))
     }
 
     /// Loads only tensors for which `wanted` returns true, of those that earlier calls have left.
@@ -109,7 +167,8 @@ impl<'a> Load<'a> {
         self
     }
 
-    /// Reads all bytes once more at both ends when they have arrived, and compares their checksums (xxh3).
+    /// Reads all bytes once more at both ends when they have arrived, and compares their checksums (xxh3). Small tensors that
+    /// do not lie in memory as they lie in the file are then read one by one: 20,000 of them take ten times as long.
     pub fn verify(mut self) -> Load<'a> {
         self.verify = true;
         self

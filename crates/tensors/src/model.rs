@@ -52,7 +52,7 @@ pub enum ModelError {
         source: io::Error,
     },
     /// A file whose header is not right.
-    #[error("{path} {source}", path = path.display())]
+    #[error("{path}: {source}", path = path.display())]
     Header {
         /// The file.
         path: PathBuf,
@@ -60,7 +60,7 @@ pub enum ModelError {
         source: HeaderError,
     },
     /// A list of shards that is not right.
-    #[error("{path} is no list of shards: {reason}", path = path.display())]
+    #[error("{path}: no list of shards: {reason}", path = path.display())]
     Index {
         /// The list.
         path: PathBuf,
@@ -76,7 +76,7 @@ pub enum ModelError {
         is_pickled: bool,
     },
     /// A folder with several models.
-    #[error("{path} has several models: {}; name one of them", names.join(", "), path = path.display())]
+    #[error("{path} has several models: {}; name one of them", few(names), path = path.display())]
     Several {
         /// The folder.
         path: PathBuf,
@@ -84,7 +84,7 @@ pub enum ModelError {
         names: Vec<String>,
     },
     /// A model of several files, of which some are not there.
-    #[error("{path} lacks {} of its {files} files: {}", names.len(), names.join(", "), path = path.display())]
+    #[error("{path} lacks {} of its {files} files: {}", names.len(), few(names), path = path.display())]
     Missing {
         /// The list of the files, or the first one.
         path: PathBuf,
@@ -111,6 +111,20 @@ pub enum ModelError {
         /// The file.
         path: PathBuf,
     },
+}
+
+/// The first names, and how many more there are.
+fn few(names: &[String]) -> String {
+    const FEW: usize = 5;
+    let shown: Vec<String> = names
+        .iter()
+        .take(FEW)
+        .map(|name| format!("{name:?}"))
+        .collect();
+    match names.len().saturating_sub(FEW) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
 }
 
 fn pickled(found: bool) -> &'static str {
@@ -147,7 +161,11 @@ impl Model {
     /// - a file in safetensors or GGUF; of a GGUF model in parts, `NAME-00001-of-00003.gguf`, any part;
     /// - a list of shards, `model.safetensors.index.json`;
     /// - a folder, such as a snapshot of a hub: with a list of shards the model of that list, with `model.safetensors` that
-    ///   file, else the only other model in it. Symbolic links are followed.
+    ///   file, else the only other model in it, in one file or in numbered parts. Symbolic links are followed;
+    /// - a hub's folder of a model, with `snapshots` and `refs/main`: the snapshot that is named there.
+    ///
+    /// A shard that is named by itself is a model by itself. Tensors that a list of shards does not name are no part of the
+    /// model.
     ///
     /// # Errors
     /// When there is no model, when one of its files is missing, cannot be read, was cut short, or says something of itself
@@ -160,7 +178,8 @@ impl Model {
         if path.extension().is_some_and(|ending| ending == "json") {
             return index::open(path);
         }
-        let parts = split::parts(path)?;
+        let is_gguf = path.extension().is_some_and(|ending| ending == "gguf");
+        let parts = if is_gguf { split::parts(path)? } else { None };
         Model::of_files(&parts.unwrap_or_else(|| vec![path.to_owned()]))?.indexed()
     }
 
@@ -241,8 +260,9 @@ impl Model {
 
     /// Returns how many bytes all tensors have.
     pub fn len_bytes(&self) -> u64 {
-        // All of them lie in files.
-        self.tensors.iter().map(|of| of.len_bytes).sum()
+        let lens = self.tensors.iter().map(|of| of.len_bytes);
+        // Sparse files may be as long as they like.
+        lens.fold(0, u64::saturating_add)
     }
 }
 

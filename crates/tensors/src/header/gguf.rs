@@ -5,14 +5,14 @@
 use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 
-use super::{Format, Header, HeaderError, MOST_HEADER_BYTES, TensorInfo, Value, len_of};
+use super::{
+    Format, Header, HeaderError, MOST_HEADER_BYTES, TensorInfo, Value, check_dimensions,
+    check_name, len_of,
+};
 use crate::DType;
 
 /// More values in arrays than any vocabulary has: four arrays of a million.
 const MOST_VALUES: u64 = 1 << 22;
-
-/// GGML_MAX_DIMS of ggml is 4.
-const MOST_DIMENSIONS: u32 = 8;
 
 /// Reads a file after its first 8 bytes, which have the version.
 pub(super) fn read(
@@ -34,6 +34,7 @@ pub(super) fn read(
     let mut metadata = BTreeMap::new();
     for _ in 0..entries {
         let key = source.string("a key of the metadata")?;
+        check_name(&key)?;
         let kind = source.u32("the type of a value")?;
         let value = source.value(&format!("the value of {key:?}"), kind)?;
         if let Some(_twice) = metadata.insert(key.clone(), value) {
@@ -68,8 +69,8 @@ fn alignment(metadata: &BTreeMap<String, Value>) -> Result<u64, HeaderError> {
         {
             Ok(*alignment)
         }
-        Some(other) => Err(HeaderError::Malformed {
-            reason: format!("general.alignment is {other:?}, and has to be a power of two"),
+        Some(_) => Err(HeaderError::Malformed {
+            reason: "general.alignment has to be a power of two, up to 2^30".into(),
         }),
     }
 }
@@ -219,15 +220,10 @@ impl Source<'_> {
     /// Reads the description of a tensor, whose offset is one in the data.
     fn tensor(&mut self, alignment: u64) -> Result<TensorInfo, HeaderError> {
         let name = self.string("the name of a tensor")?;
+        check_name(&name)?;
         let what = format!("tensor {name:?}");
         let dimensions = self.u32(&what)?;
-        if dimensions > MOST_DIMENSIONS {
-            return Err(HeaderError::Malformed {
-                reason: format!(
-                    "{what} has {dimensions} dimensions, and at most {MOST_DIMENSIONS} are read"
-                ),
-            });
-        }
+        check_dimensions(dimensions.into())?;
         let sizes = (0..dimensions).map(|_| self.u64(&what));
         let mut shape = sizes.collect::<Result<Vec<u64>, _>>()?;
         let innermost = shape.first().copied().unwrap_or(1);

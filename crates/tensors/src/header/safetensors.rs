@@ -1,14 +1,18 @@
 //! Safetensors: a length of 8 bytes, a JSON object of so many bytes, and the bytes of the tensors without holes.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::io::Read;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
-use super::{Format, Header, HeaderError, MOST_HEADER_BYTES, TensorInfo, Value, len_of};
+use super::{
+    Format, Header, HeaderError, MOST_HEADER_BYTES, TensorInfo, Value, check_dimensions,
+    check_name, len_of,
+};
 use crate::DType;
+use crate::pairs::Pairs;
 
 /// Reads a file after its first 8 bytes, which say that `header_bytes` follow.
 pub(super) fn read(
@@ -43,14 +47,8 @@ pub(super) fn read(
         serde_json::from_slice(&json).map_err(|error| HeaderError::Malformed {
             reason: error.to_string(),
         })?;
-    let mut named = HashSet::new();
-    let names = entries.tensors.iter().map(|(name, _)| name);
-    let names = names.chain(entries.metadata.iter().map(|(key, _)| key));
-    if let Some(twice) = { names }.find(|name| !named.insert(name.as_str())) {
-        return Err(HeaderError::Duplicate {
-            name: twice.clone(),
-        });
-    }
+    twice(entries.tensors.iter().map(|(name, _)| name))?;
+    twice(entries.metadata.iter().map(|(key, _)| key))?;
     let strings = entries.metadata.into_iter();
     Ok(Header {
         format: Format::Safetensors,
@@ -59,6 +57,18 @@ pub(super) fn read(
             .map(|(key, text)| (key, Value::String(text)))
             .collect(),
     })
+}
+
+/// Checks that no name is there twice.
+fn twice<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<(), HeaderError> {
+    let mut named = HashSet::new();
+    match names.find(|name| !named.insert(name.as_str())) {
+        None => Ok(()),
+        Some(name) => {
+            check_name(name)?;
+            Err(HeaderError::Duplicate { name: name.clone() })
+        }
+    }
 }
 
 /// Checks that the tensors fill the data.
@@ -72,6 +82,8 @@ fn placed(
     let mut at = 0;
     for (name, entry) in entries {
         let (begin, end) = entry.data_offsets;
+        check_name(&name)?;
+        check_dimensions(entry.shape.len() as u64)?;
         if end < begin {
             let reason =
                 format!("tensor {name:?} ends at byte {end}, before it begins, at {begin}");
@@ -87,7 +99,7 @@ fn placed(
         let Some(dtype) = DType::of_safetensors(&entry.dtype) else {
             return Err(HeaderError::UnknownDType {
                 tensor: name,
-                dtype: entry.dtype,
+                dtype: entry.dtype.chars().take(32).collect(),
             });
         };
         let needs = len_of(&name, dtype, &entry.shape)?;
@@ -151,8 +163,10 @@ impl<'de> Deserialize<'de> for Entries {
                 let mut entries = Entries::default();
                 while let Some(name) = map.next_key::<String>()? {
                     if name == "__metadata__" {
-                        let strings: BTreeMap<String, String> = map.next_value()?;
-                        entries.metadata.extend(strings);
+                        let strings: Option<Pairs> = map.next_value()?;
+                        entries
+                            .metadata
+                            .extend(strings.into_iter().flat_map(|pairs| pairs.0));
                     } else {
                         entries.tensors.push((name, map.next_value()?));
                     }

@@ -1,22 +1,23 @@
 //! Why tensors were not loaded.
 
+use std::fmt;
 use std::path::PathBuf;
 
-use transload::{ErrorClass, MemoryId, OpenError, TransferError};
+use transload::{ErrorClass, MemoryId, MemoryKind, OpenError, TransferError};
 
 /// Why tensors were not loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// No tensor was chosen.
-    #[error("no tensor was chosen, of the {of} of the model")]
+    #[error("{}", NoTensor(*of))]
     NoTensor {
         /// How many the model has.
         of: usize,
     },
     /// A tensor that no allocation can hold.
     #[error(
-        "tensor {tensor:?} has {len_bytes} bytes, and one allocation in {memory} has at most {limit}"
+        "tensor {tensor:?} has {len_bytes} bytes, and one allocation in {memory} has at most {limit}; load it into another memory"
     )]
     TooLarge {
         /// The tensor.
@@ -27,6 +28,12 @@ pub enum LoadError {
         memory: MemoryId,
         /// The largest allocation.
         limit: u64,
+    },
+    /// Memory in which no tensor can lie.
+    #[error("tensors cannot lie in {memory}: {}", Unfit(memory.kind))]
+    Unfit {
+        /// The memory.
+        memory: MemoryId,
     },
     /// The memory is too small.
     #[error(
@@ -68,6 +75,31 @@ pub enum LoadError {
     },
 }
 
+struct NoTensor(usize);
+
+impl fmt::Display for NoTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("the model has no tensors"),
+            of => write!(
+                f,
+                "no tensor was chosen, of the {of} of the model; a pattern has to fit the whole name, with * for any characters"
+            ),
+        }
+    }
+}
+
+struct Unfit(MemoryKind);
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            MemoryKind::File => "save them to a file",
+            _ => "it holds staging slots alone",
+        })
+    }
+}
+
 fn tensors_of(names: &[String]) -> String {
     match names {
         [only] => format!("tensor {only:?}"),
@@ -80,12 +112,18 @@ impl LoadError {
     /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
         match self {
-            LoadError::NoTensor { .. } | LoadError::TooLarge { .. } => ErrorClass::Caller,
+            LoadError::NoTensor { .. } | LoadError::TooLarge { .. } | LoadError::Unfit { .. } => {
+                ErrorClass::Caller
+            }
             LoadError::NoRoom { .. } => ErrorClass::Exhausted,
             LoadError::Open(error) => error.class(),
             LoadError::Cut { .. } => ErrorClass::Failed,
             LoadError::Library(error) => error.class(),
-            LoadError::Transfer { source, .. } => source.class(),
+            // The load was accepted: what a file lost since is no mistake of the caller's.
+            LoadError::Transfer { source, .. } => match source.class() {
+                ErrorClass::Caller => ErrorClass::Failed,
+                class => class,
+            },
         }
     }
 }

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use transload::{Batch, Buffer, Canceller, Transfer};
 
 use super::LoadError;
-use super::plan::Run;
+use super::run::Run;
+use crate::save::is_consequence;
 use crate::{Model, TensorInfo};
 
 /// A tensor in the memory of a device.
@@ -46,15 +47,12 @@ struct Pending {
 const LOOKED_AT: usize = 64;
 
 impl Loading {
-    pub(super) fn new(
-        model: &Model,
-        runs: impl Iterator<Item = (Run, Buffer)>,
-        batch: Batch,
-        all_bytes: u64,
-    ) -> Loading {
+    pub(super) fn new(model: &Model, parts: Vec<(&Run, Buffer)>, batch: Batch) -> Loading {
         let canceller = batch.canceller();
-        let pending = runs
-            .zip(batch.into_transfers())
+        let transfers = batch.into_transfers().into_iter();
+        let pending = parts
+            .into_iter()
+            .zip(transfers)
             .map(|((run, target), transfer)| {
                 let tensors = run.tensors.iter().map(|(number, at)| {
                     let info = model.tensors()[*number].clone();
@@ -71,16 +69,18 @@ impl Loading {
                     transfer,
                 }
             });
+        let runs: VecDeque<Pending> = pending.collect();
         Loading {
-            runs: pending.collect(),
+            all_bytes: runs.iter().map(|run| run.len_bytes).sum(),
+            runs,
             arrived: VecDeque::new(),
             canceller,
             done_bytes: 0,
-            all_bytes,
         }
     }
 
-    /// Returns how many bytes of tensors have arrived, and how many there are. Does not block.
+    /// Returns how many bytes of tensors have arrived, and how many there are. Does not block. It asks some transfers how
+    /// far they are, which takes microseconds: call it as often as a bar is drawn, not for each tensor.
     pub fn progress(&self) -> (u64, u64) {
         let under_way = self.runs.iter().take(LOOKED_AT);
         let under_way =
@@ -98,6 +98,13 @@ impl Loading {
 impl Iterator for Loading {
     type Item = Result<Tensor, LoadError>;
 
+    /// Returns at most the number of tensors that have not been taken: an error may come in place of the rest.
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let waiting = self.runs.iter().map(|run| run.tensors.len());
+        let most = self.arrived.len() + waiting.sum::<usize>();
+        (usize::from(most > 0), Some(most))
+    }
+
     fn next(&mut self) -> Option<Result<Tensor, LoadError>> {
         loop {
             if let Some(tensor) = self.arrived.pop_front() {
@@ -106,21 +113,32 @@ impl Iterator for Loading {
             let mut looked_at = self.runs.iter().take(LOOKED_AT);
             let over = looked_at.position(|run| run.transfer.is_over());
             let run = self.runs.remove(over.unwrap_or(0))?;
-            if let Err(source) = run.transfer.wait() {
-                // Dropped, the others are cancelled.
-                self.runs.clear();
-                return Some(Err(LoadError::Transfer {
-                    path: run.path,
-                    tensors: run
-                        .tensors
-                        .into_iter()
-                        .map(|tensor| tensor.info.name)
-                        .collect(),
-                    source: Box::new(source),
-                }));
+            let Pending {
+                tensors,
+                path,
+                len_bytes,
+                transfer,
+            } = run;
+            if let Err(source) = transfer.wait() {
+                self.canceller.cancel();
+                let names = |tensors: Vec<Tensor>| tensors.into_iter().map(|of| of.info.name);
+                let rest = self.runs.drain(..).filter_map(|run| {
+                    let source = run.transfer.wait().err()?;
+                    Some((run.path, run.tensors, source))
+                });
+                let all = std::iter::once((path, tensors, source)).chain(rest);
+                // Copies that end for this reason tell less.
+                let first = all.min_by_key(|(.., source)| is_consequence(source));
+                return first.map(|(path, tensors, source)| {
+                    Err(LoadError::Transfer {
+                        path,
+                        tensors: names(tensors).collect(),
+                        source: Box::new(source),
+                    })
+                });
             }
-            self.done_bytes += run.len_bytes;
-            self.arrived = run.tensors.into();
+            self.done_bytes += len_bytes;
+            self.arrived = tensors.into();
         }
     }
 }

@@ -1,8 +1,11 @@
 //! The model of a folder.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use super::{Model, ModelError, index, split};
+use super::split::{Part, part_of};
+use super::{Model, ModelError, index};
 
 /// The list of shards and the only shard, as the hub and `transformers` name them.
 const INDEX: &str = "model.safetensors.index.json";
@@ -10,6 +13,9 @@ const SINGLE: &str = "model.safetensors";
 
 /// Opens the model in a folder.
 pub(super) fn open(folder: &Path) -> Result<Model, ModelError> {
+    if let Some(snapshot) = snapshot(folder) {
+        return open(&snapshot);
+    }
     for name in [INDEX, SINGLE] {
         let path = folder.join(name);
         if path.exists() {
@@ -25,17 +31,23 @@ pub(super) fn open(folder: &Path) -> Result<Model, ModelError> {
             .filter(|name| name.ends_with(wanted))
             .collect()
     };
-    let lists = ending(".safetensors.index.json");
-    let mut models = lists.clone();
-    if models.is_empty() {
-        models = ending(".safetensors");
-        let parts = ending(".gguf").into_iter();
-        // The first part stands for all of them.
-        models
-            .extend(parts.filter(|name| split::part_of(name).is_none_or(|part| part.number == 1)));
+    let mut files = ending(".safetensors.index.json");
+    if files.is_empty() {
+        files = ending(".safetensors");
+        files.extend(ending(".gguf"));
     }
-    match models[..] {
-        [only] => Model::open(folder.join(only)),
+    // Of a model in parts, one stands for all of them.
+    let mut models: BTreeMap<&str, &String> = BTreeMap::new();
+    for name in files {
+        let model = part_of(name).map_or(name.as_str(), |part: Part<'_>| part.stem);
+        models.entry(model).or_insert(name);
+    }
+    let first: Vec<&String> = models.into_values().collect();
+    match first[..] {
+        [only] => match super::split::parts(&folder.join(only))? {
+            Some(parts) => Model::of_files(&parts)?.indexed(),
+            None => Model::open(folder.join(only)),
+        },
         [] => Err(ModelError::NoModel {
             path: folder.to_owned(),
             is_pickled: { ["bin", "pt", "pth", "ckpt"].iter() }
@@ -43,9 +55,26 @@ pub(super) fn open(folder: &Path) -> Result<Model, ModelError> {
         }),
         _ => Err(ModelError::Several {
             path: folder.to_owned(),
-            names: models.into_iter().cloned().collect(),
+            names: first.into_iter().cloned().collect(),
         }),
     }
+}
+
+/// Returns the snapshot of a hub's folder: the one that `refs/main` names, else the only one.
+fn snapshot(folder: &Path) -> Option<PathBuf> {
+    let snapshots = folder.join("snapshots");
+    let mut all = snapshots.read_dir().ok()?.filter_map(Result::ok);
+    let first = all.next()?.path();
+    let is_only = all.next().is_none();
+    let main = fs::read_to_string(folder.join("refs/main")).ok();
+    // The name of a commit.
+    let main = main.filter(|name| name.trim().bytes().all(|of| of.is_ascii_alphanumeric()));
+    let named = match main {
+        Some(commit) => snapshots.join(commit.trim()),
+        None if is_only => first,
+        None => return None,
+    };
+    named.is_dir().then_some(named)
 }
 
 /// Returns the names in the folder, in order.

@@ -1,14 +1,13 @@
 //! Lists of shards: `model.safetensors.index.json`, which says of each tensor in which file it is.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
 use transload::hal::read_regular;
 
 use super::{Model, ModelError};
+use crate::pairs::Pairs;
 
 /// A list of a million tensors has half of that.
 const MOST_BYTES: u64 = 200_000_000;
@@ -80,35 +79,13 @@ pub(super) fn open(path: &Path) -> Result<Model, ModelError> {
 fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let is_single = matches!(parts.next(), Some(Component::Normal(part)) if part == name);
-    is_single && parts.next().is_none() && !name.contains(['/', '\\', ':', '\0'])
+    is_single
+        && parts.next().is_none()
+        && !name.contains(['/', '\\', ':'])
+        && !name.contains(char::is_control)
 }
 
 #[derive(Deserialize)]
 struct Index {
     weight_map: Pairs,
-}
-
-/// An object of strings, with keys that are there twice.
-struct Pairs(Vec<(String, String)>);
-
-impl<'de> Deserialize<'de> for Pairs {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pairs, D::Error> {
-        struct Object;
-        impl<'de> Visitor<'de> for Object {
-            type Value = Pairs;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object that gives each tensor's file")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                }
-                Ok(Pairs(pairs))
-            }
-        }
-        deserializer.deserialize_map(Object)
-    }
 }

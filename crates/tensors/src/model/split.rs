@@ -1,4 +1,4 @@
-//! GGUF models in parts: `NAME-00001-of-00003.gguf`, as llama.cpp's `gguf-split` names them.
+//! Models in parts: `NAME-00001-of-00003.gguf`, as llama.cpp's `gguf-split` names them, and `.safetensors` alike.
 
 use std::path::{Path, PathBuf};
 
@@ -7,15 +7,16 @@ use super::ModelError;
 /// A part of a model, by its name.
 pub(super) struct Part<'a> {
     /// The name before the numbers.
-    stem: &'a str,
-    /// From 1 on.
-    pub(super) number: u32,
+    pub(super) stem: &'a str,
     count: u32,
+    ending: &'static str,
 }
 
 /// Returns what the name says, if it is one of a part.
 pub(super) fn part_of(name: &str) -> Option<Part<'_>> {
-    let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
+    let mut endings = [".gguf", ".safetensors"].into_iter();
+    let (rest, ending) = endings.find_map(|of| Some((name.strip_suffix(of)?, of)))?;
+    let (rest, count) = rest.rsplit_once("-of-")?;
     let (stem, number) = rest.rsplit_once('-')?;
     let figure = |digits: &str| {
         let is_figure = digits.len() == 5 && digits.bytes().all(|of| of.is_ascii_digit());
@@ -24,8 +25,8 @@ pub(super) fn part_of(name: &str) -> Option<Part<'_>> {
     let (number, count) = (figure(number)?, figure(count)?);
     (1..=count).contains(&number).then_some(Part {
         stem,
-        number,
         count,
+        ending,
     })
 }
 
@@ -35,16 +36,21 @@ pub(super) fn parts(path: &Path) -> Result<Option<Vec<PathBuf>>, ModelError> {
     let Some(part) = name.and_then(part_of) else {
         return Ok(None);
     };
-    let name = |number| format!("{}-{number:05}-of-{:05}.gguf", part.stem, part.count);
+    let Part {
+        stem,
+        count,
+        ending,
+    } = part;
+    let name = |number| format!("{stem}-{number:05}-of-{count:05}{ending}");
     let path_of = |number| path.with_file_name(name(number));
     let is_missing = |number: &u32| matches!(path_of(*number).try_exists(), Ok(false));
-    let missing: Vec<u32> = (1..=part.count).filter(is_missing).collect();
+    let missing: Vec<u32> = (1..=count).filter(is_missing).collect();
     if !missing.is_empty() {
         return Err(ModelError::Missing {
             path: path.to_owned(),
-            files: part.count as usize,
+            files: count as usize,
             names: missing.into_iter().map(name).collect(),
         });
     }
-    Ok(Some((1..=part.count).map(path_of).collect()))
+    Ok(Some((1..=count).map(path_of).collect()))
 }

@@ -82,17 +82,11 @@ fn the_file_says_to_what_its_data_is_aligned() {
         .tensor("b", &[1], 24, 256)
         .file(256, 257);
     assert_eq!(read(&file).tensors[1].offset, file.len() as u64 - 1);
-    for (kind, value, told) in [
-        (4, vec![0; 4], "Unsigned(0)"),
-        (4, vec![3, 0, 0, 0], "Unsigned(3)"),
-        (8, text("32"), "String(\"32\")"),
-    ] {
+    for (kind, value) in [(4, vec![0; 4]), (4, vec![3, 0, 0, 0]), (8, text("32"))] {
         let file = Gguf::default().with("general.alignment", kind, &value);
         assert_eq!(
             refusal(&file.file(32, 0)),
-            format!(
-                "the header is malformed: general.alignment is {told}, and has to be a power of two"
-            )
+            "the header is malformed: general.alignment has to be a power of two, up to 2^30"
         );
     }
 }
@@ -135,8 +129,8 @@ fn each_lie_of_a_header_is_named() {
             "tensor \"a\" has elements of the unknown type \"4\"",
         ),
         (
-            one(&[1; 9], 24, 0).file(32, 64),
-            "the header is malformed: tensor \"a\" has 9 dimensions, and at most 8 are read",
+            one(&[1; 65], 24, 0).file(32, 64),
+            "the header has 65 dimensions in one shape, and at most 64 are read",
         ),
         (
             with(9, &array(9, 1, &[0; 16])),
@@ -159,6 +153,12 @@ fn each_lie_of_a_header_is_named() {
             "the value of \"key\" ends at byte 18446744073709551662, and the file has 64; it was cut short, or is damaged",
         ),
         (
+            Gguf::default()
+                .tensor(&"n".repeat(4097), &[1], 24, 0)
+                .file(32, 64),
+            "the header has 4097 bytes in one name, and at most 4096 are read",
+        ),
+        (
             Gguf {
                 count: u64::MAX,
                 ..Gguf::default()
@@ -176,14 +176,14 @@ fn each_lie_of_a_header_is_named() {
         ),
         (
             b"GGUF\x01\0\0\0".to_vec(),
-            "is GGUF of version 1; versions 2 and 3 are read",
+            "GGUF of version 1; versions 2 and 3 are read, little-endian",
         ),
         // Big-endian.
         (
             b"GGUF\0\0\0\x03".to_vec(),
-            "is GGUF of version 50331648; versions 2 and 3 are read",
+            "GGUF of version 3, big-endian; versions 2 and 3 are read, little-endian",
         ),
-        (b"GGUF".to_vec(), "is no model file: it has 4 bytes"),
+        (b"GGUF".to_vec(), "no model file: it has 4 bytes"),
     ] {
         assert_eq!(refusal(&file), told);
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use transload_tensors::transload::{ErrorClass, TransferManager};
-use transload_tensors::{LoadError, Loader, Model, Tensor};
+use transload_tensors::transload::{ErrorClass, MemoryKind, Place, TransferManager};
+use transload_tensors::{LoadError, Loader, Model, Tensor, TensorInfo};
 
 use crate::files::{Folder, Gguf, safetensors};
 
@@ -130,7 +130,7 @@ fn the_plan_tells_what_is_read_before_anything_is() {
     let loader = Loader::new(&manager());
     let plan = loader
         .load(&model)
-        .only("t1?")
+        .only(["t1?"])
         .filter(|tensor| tensor.len_bytes > 100)
         .plan()
         .unwrap();
@@ -138,12 +138,82 @@ fn the_plan_tells_what_is_read_before_anything_is() {
     assert_eq!(names, ["t10", "t11", "t13"]);
     assert_eq!(plan.len_bytes(), (16 << 20) + (3 << 20) + 1);
     assert_eq!((plan.read_bytes(), plan.transfers()), (plan.len_bytes(), 2));
-    assert!(plan.memory_bytes() >= plan.len_bytes());
-    assert_eq!(plan.memory().to_string(), "cpu:0/pageable");
+    let [(memory, bytes)] = plan.memories().collect::<Vec<_>>()[..] else {
+        panic!("one memory was asked for");
+    };
+    assert!(memory.to_string() == "cpu:0/pageable" && bytes >= plan.len_bytes());
     let explained = plan.explain().unwrap();
     assert_eq!(explained.bytes, plan.read_bytes());
     let tensors = by_name(plan.start().unwrap());
     assert!(tensors.keys().eq(["t10", "t11", "t13"]));
+}
+
+#[test]
+fn each_tensor_goes_where_it_is_to_go() {
+    let (_folder, model) = model();
+    let manager = manager();
+    let loader = Loader::new(&manager);
+    let [heap, shared] = ["cpu:0", "cpu:0/shared"].map(|place| place.parse::<Place>().unwrap());
+    let is_right =
+        |tensor: &Tensor| *tensor.buffer.read().unwrap() == bytes_in_file(&model, tensor)[..];
+    // By a rule.
+    let odd = |tensor: &TensorInfo| tensor.len_bytes % 2 == 1;
+    let plan = loader
+        .load(&model)
+        .to_each(|tensor| if odd(tensor) { shared } else { heap })
+        .plan()
+        .unwrap();
+    assert_eq!(plan.memories().count(), 2);
+    let tensors = by_name(plan.start().unwrap());
+    assert_eq!(tensors.len(), model.tensors().len());
+    for tensor in tensors.values() {
+        let expected = if odd(&tensor.info) {
+            "cpu:0/shared"
+        } else {
+            "cpu:0/pageable"
+        };
+        assert_eq!(tensor.buffer.memory().to_string(), expected);
+        assert!(is_right(tensor), "{}", tensor.info.name);
+    }
+    // In equal shares: 20 MiB of 39 are in one tensor.
+    let plan = loader
+        .load(&model)
+        .to_shares(&[heap, shared])
+        .plan()
+        .unwrap();
+    let shares: Vec<u64> = plan.memories().map(|(_, bytes)| bytes >> 20).collect();
+    assert_eq!(shares, [20, 19]);
+    // To both.
+    let plan = loader
+        .load(&model)
+        .to_all(&[heap, shared])
+        .verify()
+        .plan()
+        .unwrap();
+    let mut loading = plan.start().unwrap();
+    let all: Vec<Tensor> = loading.by_ref().collect::<Result<_, _>>().unwrap();
+    assert_eq!(
+        loading.progress(),
+        (2 * model.len_bytes(), 2 * model.len_bytes())
+    );
+    assert_eq!(all.len(), 2 * model.tensors().len());
+    assert!(all.iter().all(is_right));
+    let in_heap = all
+        .iter()
+        .filter(|tensor| tensor.buffer.memory().to_string() == "cpu:0/pageable");
+    assert_eq!(in_heap.count(), model.tensors().len());
+    // The files were read once.
+    let from_files = || {
+        let paths = manager.stats().paths.into_iter();
+        let paths = paths.filter(|path| path.src.kind == MemoryKind::File);
+        paths.map(|path| path.total.bytes).sum::<u64>()
+    };
+    let before = from_files();
+    drop(all);
+    let plan = loader.load(&model).to_all(&[shared, heap]).plan().unwrap();
+    let read_bytes = plan.read_bytes();
+    plan.start().unwrap().for_each(drop);
+    assert_eq!(from_files() - before, read_bytes);
 }
 
 #[test]
@@ -164,6 +234,12 @@ fn memory_is_used_again_when_its_last_tensor_is_gone() {
     let third = load();
     assert_eq!(address(&third), place);
     drop((second, third));
+    // A small tensor does not hold all of it.
+    let mut small = by_name(loader.load(&model).only(["t4"]).start().unwrap());
+    assert_ne!(
+        small.remove("t4").unwrap().buffer.read().unwrap().as_ptr(),
+        place
+    );
     loader.trim();
     // A tensor outlives its loader.
     let tensors = load();
@@ -179,7 +255,7 @@ fn a_file_that_was_cut_short_is_an_error_and_one_that_was_replaced_is_read_as_it
     let before = fs::read(&path).unwrap();
     fs::write(folder.path("other"), vec![0; before.len()]).unwrap();
     fs::rename(folder.path("other"), &path).unwrap();
-    let tensors = by_name(loader.load(&model).only("t13").start().unwrap());
+    let tensors = by_name(loader.load(&model).only(["t13"]).start().unwrap());
     let tensor = &tensors["t13"];
     let begin = tensor.info.offset as usize;
     let expected = &before[begin..begin + tensor.info.len_bytes as usize];
@@ -209,14 +285,23 @@ fn a_file_that_was_cut_short_is_an_error_and_one_that_was_replaced_is_read_as_it
 fn a_load_without_tensors_and_a_place_that_is_not_here_are_refused() {
     let (_folder, model) = model();
     let loader = Loader::new(&manager());
-    let error = loader.load(&model).only("no such*").plan().unwrap_err();
+    let error = loader.load(&model).only(["no such*"]).plan().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no tensor was chosen, of the 15 of the model"
+        "no tensor was chosen, of the 15 of the model; a pattern has to fit the whole name, with * for any characters"
     );
     let place: transload_tensors::transload::Place = "cuda:7".parse().unwrap();
     let error = loader.load(&model).to(place).plan().unwrap_err();
     assert!(error.to_string().contains("cuda:7"), "{error}");
+    let error = loader
+        .load(&model)
+        .to("cpu:0/file".parse::<Place>().unwrap())
+        .plan()
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "tensors cannot lie in cpu:0/file: save them to a file"
+    );
 }
 
 #[test]

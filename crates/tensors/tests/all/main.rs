@@ -1,8 +1,10 @@
 //! Model files: what is read of them, and what is refused.
 
+mod devices;
 mod files;
 mod gguf;
 mod hostile;
 mod loads;
 mod models;
 mod safetensors;
+mod saves;

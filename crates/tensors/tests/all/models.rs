@@ -114,7 +114,7 @@ fn a_list_that_lies_is_refused() {
         ]);
         assert_eq!(
             refusal(&folder.path(INDEX)),
-            format!("DIR/{INDEX} is no list of shards: {told}")
+            format!("DIR/{INDEX}: no list of shards: {told}")
         );
     }
     let folder = Folder::of(&[
@@ -137,7 +137,7 @@ fn a_list_that_lies_is_refused() {
     ]);
     assert_eq!(
         refusal(&folder.path(INDEX)),
-        format!("DIR/{INDEX} lacks 2 of its 3 files: 2.safetensors, 3.safetensors")
+        format!("DIR/{INDEX} lacks 2 of its 3 files: \"2.safetensors\", \"3.safetensors\"")
     );
 }
 
@@ -169,7 +169,29 @@ fn any_part_of_a_gguf_model_stands_for_all_of_them() {
     std::fs::remove_file(folder.path(&names_of(2))).unwrap();
     assert_eq!(
         refusal(&folder.path(&names_of(3))),
-        "DIR/m-00003-of-00003.gguf lacks 1 of its 3 files: m-00002-of-00003.gguf"
+        "DIR/m-00003-of-00003.gguf lacks 1 of its 3 files: \"m-00002-of-00003.gguf\""
+    );
+}
+
+#[test]
+fn numbered_shards_without_a_list_are_one_model_in_their_folder() {
+    let folder = Folder::of(&[
+        ("m-00001-of-00002.safetensors", &shard(&["a"])),
+        ("m-00002-of-00002.safetensors", &shard(&["b"])),
+    ]);
+    assert_eq!(names(&Model::open(folder.path("")).unwrap()), ["a", "b"]);
+    // By itself it is a model by itself.
+    let path = folder.path("m-00002-of-00002.safetensors");
+    assert_eq!(names(&Model::open(&path).unwrap()), ["b"]);
+    std::fs::remove_file(folder.path("m-00001-of-00002.safetensors")).unwrap();
+    assert_eq!(
+        refusal(&folder.path("")),
+        "DIR/m-00002-of-00002.safetensors lacks 1 of its 2 files: \"m-00001-of-00002.safetensors\""
+    );
+    let many = Folder::of(&[("m-00001-of-99999.gguf", &part("x"))]);
+    assert!(
+        refusal(&many.path(""))
+            .ends_with("\"m-00005-of-99999.gguf\", \"m-00006-of-99999.gguf\" and 99993 more")
     );
 }
 
@@ -200,7 +222,7 @@ fn a_folder_has_one_model_or_says_why_it_has_none() {
     let several = Folder::of(&[("a.gguf", b""), ("b.safetensors", b"")]);
     assert_eq!(
         refusal(&several.path("")),
-        "DIR/ has several models: b.safetensors, a.gguf; name one of them"
+        "DIR/ has several models: \"a.gguf\", \"b.safetensors\"; name one of them"
     );
     let none = Folder::of(&[("readme.md", b"")]);
     assert_eq!(
@@ -218,6 +240,13 @@ fn a_snapshot_of_a_hub_is_followed_to_its_files_and_a_pipe_is_refused_at_once() 
     std::fs::create_dir(folder.path("snapshot")).unwrap();
     std::os::unix::fs::symlink("../blob", folder.path("snapshot/model.safetensors")).unwrap();
     assert_eq!(names(&Model::open(folder.path("snapshot")).unwrap()), ["a"]);
+    // A hub's folder: by the name of the commit, or because there is no other.
+    std::fs::create_dir_all(folder.path("hub/snapshots")).unwrap();
+    std::fs::rename(folder.path("snapshot"), folder.path("hub/snapshots/abc")).unwrap();
+    std::fs::rename(folder.path("blob"), folder.path("hub/snapshots/blob")).unwrap();
+    std::fs::create_dir(folder.path("hub/refs")).unwrap();
+    std::fs::write(folder.path("hub/refs/main"), "abc").unwrap();
+    assert_eq!(names(&Model::open(folder.path("hub")).unwrap()), ["a"]);
     let made = std::process::Command::new("mkfifo")
         .arg(folder.path("pipe.safetensors"))
         .status();
@@ -237,13 +266,13 @@ fn what_is_no_model_is_the_callers_mistake_and_named() {
     ]);
     assert_eq!(
         refusal(&folder.path("empty")),
-        "DIR/empty is no model file: it has 0 bytes"
+        "DIR/empty: no model file: it has 0 bytes"
     );
     assert!(
         refusal(&folder.path("text"))
-            .starts_with("DIR/text is no model file: it does not begin as GGUF")
+            .starts_with("DIR/text: no model file: it does not begin as GGUF")
     );
-    assert!(refusal(&folder.path("x.json")).starts_with("DIR/x.json is no list of shards: "));
+    assert!(refusal(&folder.path("x.json")).starts_with("DIR/x.json: no list of shards: "));
     for name in ["empty", "text", "x.json", "missing", "missing.json"] {
         let error = Model::open(folder.path(name)).unwrap_err();
         assert_eq!(

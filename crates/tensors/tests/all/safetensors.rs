@@ -86,6 +86,24 @@ fn a_file_without_tensors_and_one_of_a_single_number_are_models() {
 }
 
 #[test]
+fn metadata_may_have_a_tensors_name_or_be_null_and_has_no_key_twice() {
+    let named = r#"{"__metadata__":{"a":"b"},"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;
+    let header = read(&file(named, 4)).unwrap();
+    assert_eq!(header.metadata["a"], Value::String("b".into()));
+    assert_eq!(header.tensors[0].name, "a");
+    assert!(
+        read(&file(r#"{"__metadata__":null}"#, 0))
+            .unwrap()
+            .metadata
+            .is_empty()
+    );
+    assert_eq!(
+        refusal(r#"{"__metadata__":{"a":"1","a":"2"}}"#, 0),
+        "\"a\" is there twice"
+    );
+}
+
+#[test]
 fn each_lie_of_a_header_is_named() {
     for (header, data_bytes, told) in [
         (
@@ -141,7 +159,7 @@ fn each_lie_of_a_header_is_named() {
         (
             r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#,
             9,
-            "the last tensor ends at byte 65, and the file has 70",
+            "the last tensor ends at byte 65, and the file has 70: it was appended to, or is damaged",
         ),
         (
             r#"{"a":{"dtype":"U8","shape":[-4],"data_offsets":[0,4]}}"#,
@@ -156,7 +174,7 @@ fn each_lie_of_a_header_is_named() {
         (
             r#"["a"]"#,
             0,
-            "is no model file: it does not begin as GGUF, and the header of safetensors begins with {",
+            "no model file: it does not begin as GGUF, and the header of safetensors begins with {",
         ),
     ] {
         assert_eq!(refusal(header, data_bytes), told);
@@ -184,8 +202,18 @@ fn a_header_beyond_the_file_or_the_limit_is_not_read() {
         let error = Header::read(&claims[..few], few as u64).unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("is no model file: it has {few} bytes")
+            format!("no model file: it has {few} bytes")
         );
+    }
+}
+
+/// The length of a header can look like the beginning of a pickled file.
+#[test]
+fn headers_of_any_length_are_read() {
+    let header = r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;
+    for len in (56..2000).step_by(8).chain([640 + 65536]) {
+        let padded = format!("{header}{}", " ".repeat(len - header.len()));
+        assert_eq!(read(&file(&padded, 4)).unwrap().tensors.len(), 1, "{len}");
     }
 }
 

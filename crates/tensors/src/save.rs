@@ -1,0 +1,100 @@
+//! Saves: tensors of any devices into safetensors files.
+
+mod error;
+mod layout;
+mod saving;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use transload::{Buffer, TransferManager};
+
+use crate::{DType, Tensor};
+
+pub use error::SaveError;
+pub(crate) use error::is_consequence;
+pub use saving::Saving;
+
+/// A save that is being described: tensors of any memories that the manager knows, as safetensors.
+#[derive(Clone, Debug)]
+#[must_use = "nothing happens before `start`"]
+pub struct Save {
+    manager: TransferManager,
+    tensors: Vec<Item>,
+    metadata: BTreeMap<String, String>,
+    most_shard_bytes: u64,
+}
+
+/// A tensor to save.
+#[derive(Clone, Debug)]
+struct Item {
+    name: String,
+    dtype: DType,
+    shape: Vec<u64>,
+    buffer: Buffer,
+}
+
+impl Save {
+    /// Begins to describe a save of no tensors. Nothing happens before [`Save::start`].
+    pub fn new(manager: &TransferManager) -> Save {
+        Save {
+            manager: manager.clone(),
+            tensors: Vec::new(),
+            metadata: BTreeMap::new(),
+            most_shard_bytes: u64::MAX,
+        }
+    }
+
+    /// Adds a tensor: `buffer` holds its elements densely, those of the last dimension next to each other.
+    pub fn tensor(
+        mut self,
+        name: impl Into<String>,
+        dtype: DType,
+        shape: &[u64],
+        buffer: &Buffer,
+    ) -> Save {
+        self.tensors.push(Item {
+            name: name.into(),
+            dtype,
+            shape: shape.into(),
+            buffer: buffer.clone(),
+        });
+        self
+    }
+
+    /// Adds tensors that were loaded, under their names.
+    pub fn tensors<'a>(self, tensors: impl IntoIterator<Item = &'a Tensor>) -> Save {
+        tensors
+            .into_iter()
+            .fold(self, |save, Tensor { info, buffer }| {
+                save.tensor(info.name.clone(), info.dtype, &info.shape, buffer)
+            })
+    }
+
+    /// Adds a text to the metadata of each file, or replaces the one of that key.
+    pub fn metadata(mut self, key: impl Into<String>, text: impl Into<String>) -> Save {
+        self.metadata.insert(key.into(), text.into());
+        self
+    }
+
+    /// Begins a new file where a file would have more than so many bytes of tensors. A larger tensor has a file of its own.
+    /// Several files are `NAME-00001-of-00003.safetensors` and so on, with the list `NAME.safetensors.index.json`.
+    pub fn most_shard_bytes(mut self, bytes: u64) -> Save {
+        self.most_shard_bytes = bytes;
+        self
+    }
+
+    /// Starts the save to a file at `path`, or to several beside it ([`Save::most_shard_bytes`]). Copies go on by
+    /// themselves. The files hold the bytes that the tensors have now: transfers that were submitted before come first, and
+    /// those that write a tensor later wait for its copy.
+    ///
+    /// The files are written as `.transload-RANDOM.partial` in their folder. [`Saving::wait`] puts them in their places.
+    ///
+    /// # Errors
+    /// When two tensors have one name, a buffer has not the length that type and shape say, safetensors has no such type, a
+    /// file cannot be created, or the library refuses a copy.
+    pub fn start(self, path: impl AsRef<Path>) -> Result<Saving, SaveError> {
+        let files = layout::files(self.tensors, &self.metadata, self.most_shard_bytes)?;
+        Saving::start(&self.manager, path.as_ref(), files)
+    }
+}

@@ -1,0 +1,215 @@
+//! Saves, read back by the library and by the crate `safetensors`.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use safetensors::SafeTensors;
+use transload_tensors::transload::{AllocSpec, Buffer, DeviceId, ErrorClass, TransferManager};
+use transload_tensors::{DType, Loader, Model, Save, SaveError, Tensor};
+
+use crate::files::Folder;
+
+fn manager() -> TransferManager {
+    TransferManager::builder().host().build().unwrap()
+}
+
+fn bytes(len: usize, seed: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at.wrapping_mul(0x9E37_79B9) >> 13) as u8 ^ seed as u8)
+        .collect()
+}
+
+fn buffer(manager: &TransferManager, bytes: &[u8]) -> Buffer {
+    let spec = AllocSpec::bytes(bytes.len().max(1) as u64);
+    let buffer = manager.allocate(DeviceId::CPU0.into(), spec).unwrap();
+    let buffer = buffer.slice(..bytes.len() as u64).unwrap();
+    manager.copy_from_slice(bytes, &buffer).unwrap();
+    buffer
+}
+
+const TENSORS: [(&str, DType, &[u64]); 6] = [
+    ("b", DType::BF16, &[700, 1001]),
+    ("a", DType::F32, &[3, 5]),
+    ("none", DType::U8, &[0, 7]),
+    ("half a byte", DType::F4, &[6]),
+    ("one", DType::F64, &[]),
+    ("odd \"\u{1b}\n", DType::BOOL, &[13]),
+];
+
+fn described(manager: &TransferManager) -> (Save, BTreeMap<&'static str, Vec<u8>>) {
+    let mut save = Save::new(manager).metadata("format", "pt");
+    let mut expected = BTreeMap::new();
+    for (number, (name, dtype, shape)) in TENSORS.iter().enumerate() {
+        let bytes = bytes(dtype.len_bytes(shape).unwrap() as usize, number);
+        save = save.tensor(*name, *dtype, shape, &buffer(manager, &bytes));
+        expected.insert(*name, bytes);
+    }
+    (save, expected)
+}
+
+#[test]
+fn what_is_saved_is_what_the_crate_reads_and_what_is_loaded() {
+    let manager = manager();
+    let folder = Folder::of(&[]);
+    let path = folder.path("model.safetensors");
+    let (save, expected) = described(&manager);
+    let saving = save.start(&path).unwrap();
+    let total: u64 = expected.values().map(|bytes| bytes.len() as u64).sum();
+    assert_eq!(saving.progress().1, total);
+    assert_eq!(saving.wait().unwrap(), std::slice::from_ref(&path));
+    let file = fs::read(&path).unwrap();
+    let theirs = SafeTensors::deserialize(&file).unwrap();
+    assert_eq!(theirs.len(), TENSORS.len());
+    for (name, dtype, shape) in TENSORS {
+        let view = theirs.tensor(name).unwrap();
+        assert_eq!(view.dtype().to_string(), dtype.name());
+        let sizes: Vec<u64> = view.shape().iter().map(|size| *size as u64).collect();
+        assert_eq!(sizes, shape);
+        assert!(view.data() == expected[name], "{name}");
+        let at = view.data().as_ptr().addr() - file.as_ptr().addr();
+        assert!(
+            at.is_multiple_of(dtype.block().1 as usize),
+            "{name} begins at {at}"
+        );
+    }
+    let model = Model::open(&path).unwrap();
+    let loader = Loader::new(&manager);
+    for tensor in loader.load(&model).start().unwrap() {
+        let tensor = tensor.unwrap();
+        assert!(*tensor.buffer.read().unwrap() == expected[tensor.info.name.as_str()][..]);
+    }
+    assert_eq!(fs::read_dir(folder.path("")).unwrap().count(), 1);
+}
+
+#[test]
+fn shards_and_their_list_are_one_model_and_replace_an_older_one() {
+    let manager = manager();
+    let folder = Folder::of(&[("model.safetensors.index.json", b"old")]);
+    let (save, expected) = described(&manager);
+    let saving = save
+        .most_shard_bytes(100)
+        .start(folder.path("model.safetensors"))
+        .unwrap();
+    assert_eq!(
+        fs::read(folder.path("model.safetensors.index.json")).unwrap(),
+        b"old"
+    );
+    let paths = saving.wait().unwrap();
+    let names: Vec<&str> = paths
+        .iter()
+        .map(|path| path.file_name().unwrap().to_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "model-00001-of-00003.safetensors",
+            "model-00002-of-00003.safetensors",
+            "model-00003-of-00003.safetensors",
+            "model.safetensors.index.json"
+        ]
+    );
+    let model = Model::open(folder.path("")).unwrap();
+    assert_eq!(model.tensors().len(), TENSORS.len());
+    let loader = Loader::new(&manager);
+    let loaded: Vec<Tensor> = loader
+        .load(&model)
+        .start()
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    for tensor in &loaded {
+        assert!(*tensor.buffer.read().unwrap() == expected[tensor.info.name.as_str()][..]);
+    }
+    // And back into one file.
+    let path = folder.path("again.safetensors");
+    Save::new(&manager)
+        .tensors(&loaded)
+        .start(&path)
+        .unwrap()
+        .wait()
+        .unwrap();
+    assert_eq!(Model::open(&path).unwrap().len_bytes(), model.len_bytes());
+}
+
+#[test]
+fn a_save_has_the_bytes_of_its_start() {
+    let manager = manager();
+    let folder = Folder::of(&[]);
+    let path = folder.path("model.safetensors");
+    let (before, after) = (bytes(8 << 20, 1), bytes(8 << 20, 2));
+    let tensor = buffer(&manager, &before);
+    let save = Save::new(&manager).tensor("x", DType::U8, &[8 << 20], &tensor);
+    let saving = save.start(&path).unwrap();
+    manager.copy_from_slice(&after, &tensor).unwrap();
+    saving.wait().unwrap();
+    let file = fs::read(&path).unwrap();
+    assert!(
+        SafeTensors::deserialize(&file)
+            .unwrap()
+            .tensor("x")
+            .unwrap()
+            .data()
+            == before
+    );
+    assert!(*tensor.read().unwrap() == after[..]);
+}
+
+#[test]
+fn a_save_that_is_dropped_or_cancelled_leaves_what_was_there() {
+    let manager = manager();
+    let folder = Folder::of(&[("model.safetensors", b"before")]);
+    let path = folder.path("model.safetensors");
+    let tensor = buffer(&manager, &bytes(8 << 20, 1));
+    let save = Save::new(&manager).tensor("x", DType::U8, &[8 << 20], &tensor);
+    let saving = save.clone().start(&path).unwrap();
+    assert_eq!(saving.partial_paths().count(), 1);
+    drop(saving);
+    let saving = save.start(&path).unwrap();
+    saving.canceller().cancel();
+    // The copy may have been faster.
+    if saving.wait().is_err() {
+        assert_eq!(fs::read(&path).unwrap(), b"before");
+    }
+    assert_eq!(fs::read_dir(folder.path("")).unwrap().count(), 1);
+}
+
+#[test]
+fn what_safetensors_cannot_hold_is_refused_before_a_file_is_made() {
+    let manager = manager();
+    let folder = Folder::of(&[]);
+    let path = folder.path("model.safetensors");
+    let four = buffer(&manager, &[1; 4]);
+    let save = || Save::new(&manager).tensor("a", DType::U8, &[4], &four);
+    for (save, told) in [
+        (
+            save().tensor("a", DType::F32, &[1], &four),
+            "two tensors have the name \"a\"",
+        ),
+        (
+            save().tensor("b", DType::F16, &[3], &four),
+            "tensor \"b\" of F16 [3] has 6 bytes, and its buffer 4",
+        ),
+        (
+            save().tensor("b", DType::F4, &[7], &four),
+            "tensor \"b\" of F4 [7] has no whole number of bytes, and its buffer 4",
+        ),
+        (
+            save().tensor("b", DType::Q4_0, &[32], &four),
+            "tensor \"b\" has elements of Q4_0, a type that safetensors does not have",
+        ),
+        (
+            save().tensor("__metadata__", DType::U8, &[4], &four),
+            "no tensor of safetensors has the name \"__metadata__\"",
+        ),
+    ] {
+        let error = save.start(&path).unwrap_err();
+        assert_eq!(error.to_string(), told);
+        assert_eq!(error.class(), ErrorClass::Caller);
+    }
+    let error = save()
+        .start(folder.path("no/model.safetensors"))
+        .unwrap_err();
+    assert!(error.to_string().starts_with("cannot write "), "{error}");
+    assert!(matches!(error, SaveError::File { .. }) && error.class() == ErrorClass::Caller);
+    assert_eq!(fs::read_dir(folder.path("")).unwrap().count(), 0);
+}
