@@ -38,7 +38,7 @@ pub(crate) enum Command {
     /// Measures and verifies every way between two memories, and saves what it found
     #[command(after_help = PROFILES)]
     Probe(ProbeArguments),
-    /// Loads the tensors of a model into the memory of a device, and says how fast
+    /// Loads the tensors of a model into the memory of devices, says how fast, and frees it
     #[command(after_help = MODELS)]
     Load(LoadOptions),
     /// Lists the tensors of a model file
@@ -118,17 +118,31 @@ pub(crate) struct LoadOptions {
     /// A file in safetensors or GGUF, a list of shards, or a folder with one model
     pub(crate) model: PathBuf,
 
-    /// The device, or one of its memories
-    #[arg(long, value_name = "DEVICE", default_value = "cpu:0")]
-    pub(crate) to: Place,
+    /// The devices, or memories of them, as `transload devices` lists them: of several, each gets a share of the tensors, about
+    /// as many bytes as the others
+    #[arg(
+        long,
+        value_name = "DEVICE",
+        value_delimiter = ',',
+        default_value = "cpu:0"
+    )]
+    pub(crate) to: Vec<Place>,
 
-    /// Loads only tensors whose names fit: * stands for any characters, ? for one
+    /// Loads every tensor into each of the devices, and reads files once
+    #[arg(long)]
+    pub(crate) broadcast: bool,
+
+    /// Loads only tensors whose whole names fit, or fit another --only: * stands for any characters, ? for one
     #[arg(long, value_name = "PATTERN")]
-    pub(crate) only: Option<String>,
+    pub(crate) only: Vec<String>,
 
     /// Reads both ends again and compares their checksums (xxh3-64)
     #[arg(long)]
     pub(crate) verify: bool,
+
+    /// Writes what arrived to a safetensors file, which appears whole or not at all
+    #[arg(long, value_name = "FILE", conflicts_with = "plan")]
+    pub(crate) save: Option<PathBuf>,
 
     /// Prints what would be read and where it would go, and reads no tensor
     #[arg(long)]

@@ -7,7 +7,7 @@ use std::{fmt, io};
 use transload::hal::{AllocError, ErrorClass, NotRegular};
 use transload::host::FileError;
 use transload::{OpenError, PlaceError, ProfileError, TransferError};
-use transload_tensors::{LoadError, ModelError};
+use transload_tensors::{LoadError, ModelError, SaveError};
 use transload_testkit::sim::BuildError;
 use transload_testkit::topology::TopologyError;
 
@@ -88,6 +88,9 @@ pub(crate) enum Failure {
     /// Tensors that were not loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// Tensors that were not saved.
+    #[error(transparent)]
+    Save(#[from] SaveError),
     /// A profile that was asked for and cannot be used, or one that cannot be written.
     #[error(transparent)]
     Profile(#[from] ProfileError),
@@ -190,6 +193,7 @@ impl Failure {
             Failure::Open(error) => by_class(error.class()),
             Failure::Model(error) => by_class(error.class()),
             Failure::Load(error) => by_class(error.class()),
+            Failure::Save(error) => by_class(error.class()),
             Failure::Profile(error) => by_class(error.class()),
             // The library calls it a caller's mistake to ask for more than a memory can ever give;
             // the user of `copy` names a file and no size.

@@ -24,7 +24,7 @@ pub(crate) fn run(path: &Path, output: &mut Output) -> Result<(), Failure> {
         ];
         let path = model.files()[tensor.file].file.path();
         let name = path.file_name().unwrap_or(path.as_os_str());
-        row.extend(several.then(|| name.display().to_string()));
+        row.extend(several.then(|| name.to_string_lossy().escape_debug().to_string()));
         row
     };
     let mut header = vec!["TENSOR", "DTYPE", "SHAPE", "SIZE"];

@@ -80,7 +80,7 @@ pub(crate) struct Loaded {
     pub(crate) bytes: u64,
     pub(crate) read_bytes: u64,
     pub(crate) devices: Vec<String>,
-    pub(crate) memory_bytes: u64,
+    pub(crate) memory_bytes: Vec<u64>,
     pub(crate) transfers: usize,
     pub(crate) method: String,
     pub(crate) route: Vec<String>,
@@ -89,6 +89,8 @@ pub(crate) struct Loaded {
     pub(crate) seconds: Option<f64>,
     pub(crate) read_gb_per_s: Option<f64>,
     pub(crate) verified: bool,
+    pub(crate) saved: Option<String>,
+    pub(crate) save_seconds: Option<f64>,
     /// Only where a stand-in replaces a driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) simulated: Option<bool>,

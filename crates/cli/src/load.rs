@@ -1,16 +1,19 @@
 //! `transload load MODEL`
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use transload::{ByteRate, ByteSize, Nanoseconds};
-use transload_tensors::{LoadPlan, Loader, Model};
+use transload::{ByteRate, ByteSize, Nanoseconds, TransferManager};
+use transload_tensors::{LoadPlan, Loader, Model, Save, Tensor, Value};
 
 use crate::arguments::LoadOptions;
 use crate::costs::Wanted;
 use crate::failure::Failure;
+use crate::interrupt::unfinished;
 use crate::json::{self, names};
 use crate::machine::Machine;
 use crate::output::{Output, Style, counted};
+use crate::output_file::{names_a_file, spares};
 use crate::progress::Progress;
 
 pub(crate) fn run(
@@ -19,14 +22,30 @@ pub(crate) fn run(
     output: &mut Output,
 ) -> Result<(), Failure> {
     let model = Model::open(&options.model)?;
+    if let Some(path) = &options.save {
+        names_a_file("--save", path)?;
+        let files = model.files().iter();
+        let files = files.map(|of| ("a file of the model", Some(of.file.path())));
+        spares(
+            "--save",
+            Some(path),
+            files.chain([("the profile", wanted.path())]),
+        )?;
+    }
     let machine = Machine::here(None, wanted)?;
     machine.costs.note(output);
-    machine.expect(options.to)?;
-    let loader = Loader::new(&machine.manager);
-    let mut load = loader.load(&model).to(options.to);
-    if let Some(pattern) = &options.only {
-        load = load.only(pattern);
+    for place in &options.to {
+        machine.expect(*place)?;
     }
+    let loader = Loader::new(&machine.manager);
+    let mut load = loader.load(&model);
+    if !options.only.is_empty() {
+        load = load.only(options.only.iter().map(String::as_str));
+    }
+    load = match options.broadcast {
+        true => load.to_all(&options.to),
+        false => load.to_shares(&options.to),
+    };
     if options.verify {
         load = load.verify();
     }
@@ -44,7 +63,7 @@ pub(crate) fn run(
     let mut tensors = Vec::with_capacity(document.tensors);
     while let Some(tensor) = loading.next() {
         tensors.push(tensor?);
-        progress.advance(loading.progress(), "loading");
+        progress.advance(|| loading.progress(), "loading");
     }
     let seconds = begin.elapsed().as_secs_f64();
     progress.clear();
@@ -52,6 +71,12 @@ pub(crate) fn run(
     document.verified = options.verify;
     let rate = document.read_bytes as f64 / seconds.max(f64::MIN_POSITIVE);
     document.read_gb_per_s = Some(rate / 1e9);
+    if let Some(path) = &options.save {
+        let begin = Instant::now();
+        save(&model, &machine.manager, &tensors, path)?;
+        document.saved = Some(path.display().to_string());
+        document.save_seconds = Some(begin.elapsed().as_secs_f64());
+    }
     if output.is_json() {
         modelled(&document, output)?;
         return output.json(&document);
@@ -70,7 +95,39 @@ pub(crate) fn run(
         Nanoseconds((seconds * 1e9) as u64),
         ByteRate(rate),
     ))?;
+    if let (Some(path), Some(seconds)) = (&document.saved, document.save_seconds) {
+        let time = Nanoseconds((seconds * 1e9) as u64);
+        output.line(format_args!("saved as {path} in {time}, on the disk"))?;
+    }
     modelled(&document, output)
+}
+
+/// Writes the tensors to a file, which a signal removes while it is being written.
+fn save(
+    model: &Model,
+    manager: &TransferManager,
+    tensors: &[Tensor],
+    path: &Path,
+) -> Result<(), Failure> {
+    let mut save = Save::new(manager).tensors(tensors);
+    for (key, value) in model.metadata() {
+        if let Value::String(text) = value {
+            save = save.metadata(key, text);
+        }
+    }
+    let mut held = unfinished();
+    let mut saving = save.start(path)?;
+    let partial: Vec<PathBuf> = saving.partial_paths().map(Path::to_path_buf).collect();
+    partial.iter().for_each(|partial| held.add(path, partial));
+    drop(held);
+    let written = saving.written();
+    // No signal ends the program while files go to their places, or away.
+    let mut held = unfinished();
+    let placed = written.and_then(move |()| saving.place());
+    partial.iter().for_each(|partial| held.forget(partial));
+    drop(held);
+    placed?;
+    Ok(())
 }
 
 /// Says that a stand-in took part.
@@ -90,16 +147,19 @@ fn document(machine: &Machine, plan: &LoadPlan<'_>) -> Result<json::Loaded, Fail
     let mut files: Vec<usize> = plan.tensors().map(|tensor| tensor.file).collect();
     files.dedup();
     let devices = machine.manager.devices().into_iter();
-    let mut devices = devices.filter(|device| device.id == plan.memory().device);
-    let simulated = devices.any(|device| device.simulated);
+    let mut devices = devices.filter(|device| device.simulated);
+    let simulated = devices.any(|device| {
+        let mut memories = plan.memories();
+        memories.any(|(memory, _)| memory.device == device.id)
+    });
     let bound = explained.chosen.loads.first();
     Ok(json::Loaded {
         files: files.len(),
         tensors: plan.tensors().len(),
         bytes: plan.len_bytes(),
         read_bytes: plan.read_bytes(),
-        devices: vec![plan.memory().to_string()],
-        memory_bytes: plan.memory_bytes(),
+        devices: names(plan.memories().map(|(memory, _)| memory)),
+        memory_bytes: plan.memories().map(|(_, bytes)| bytes).collect(),
         transfers: plan.transfers(),
         method: explained.chosen.method.to_string(),
         route: names(explained.chosen.route.iter().copied()),
@@ -108,6 +168,8 @@ fn document(machine: &Machine, plan: &LoadPlan<'_>) -> Result<json::Loaded, Fail
         seconds: None,
         read_gb_per_s: None,
         verified: false,
+        saved: None,
+        save_seconds: None,
         simulated: machine.is_mixed().then_some(simulated),
     })
 }
@@ -125,14 +187,15 @@ fn planned(
         row("bytes", ByteSize(document.bytes).to_string()),
         row("files", document.files.to_string()),
         row("read between tensors", ByteSize(between).to_string()),
-        row("memory", plan.memory().to_string()),
-        row("its bytes", ByteSize(document.memory_bytes).to_string()),
-        row("transfers", document.transfers.to_string()),
-        row(
-            "way",
-            format!("{}, {}", document.method, document.route.join(" → ")),
-        ),
     ];
+    let memories = plan.memories();
+    rows.extend(
+        memories
+            .map(|(memory, bytes)| row(&format!("bytes of {memory}"), ByteSize(bytes).to_string())),
+    );
+    rows.push(row("transfers", document.transfers.to_string()));
+    let way = format!("{}, {}", document.method, document.route.join(" → "));
+    rows.push(row("way", way));
     if let Some(seconds) = document.predicted_s {
         let ns = (seconds * 1e9) as u64;
         rows.push(row(

@@ -12,6 +12,8 @@ pub(crate) struct Progress {
     started: Instant,
     watched: bool,
     bar: Option<ProgressBar>,
+    /// When the bar of [`Progress::advance`] is due.
+    next: Duration,
 }
 
 impl Progress {
@@ -21,6 +23,7 @@ impl Progress {
             started: Instant::now(),
             watched: !json && io::stderr().is_terminal(),
             bar: None,
+            next: QUIET,
         }
     }
 
@@ -51,15 +54,12 @@ impl Progress {
     }
 
     /// Shows how far work of several transfers has come, if the command has taken longer than a second.
-    pub(crate) fn advance(&mut self, progress: (u64, u64), label: &str) {
+    pub(crate) fn advance(&mut self, progress: impl FnOnce() -> (u64, u64), label: &str) {
         let elapsed = self.started.elapsed();
-        if self.watched {
-            self.show(
-                (elapsed, elapsed),
-                progress,
-                label,
-                ProgressDrawTarget::stderr(),
-            );
+        if self.watched && elapsed >= self.next {
+            self.next = elapsed + REDRAW;
+            let times = (elapsed, elapsed);
+            self.show(times, progress(), label, ProgressDrawTarget::stderr());
         }
     }
 

@@ -12,29 +12,7 @@ use std::{
     time::Duration,
 };
 
-use support::{Folder, topology};
-
-/// Runs the command with and without `--json`, and expects the same refusal from both.
-fn refused(folder: &Folder, arguments: &[&str], code: i32, words: &[&str]) {
-    let run = folder.run(arguments);
-    let said = run.stderr();
-    assert_eq!(run.code(), code, "{arguments:?}: {said}");
-    assert!(said.starts_with("error: "), "{said}");
-    let value = folder.run(&[&["--json"], arguments].concat());
-    assert_eq!(value.code(), code, "{arguments:?}");
-    let value = value.json();
-    let error = &value["error"];
-    assert_eq!(support::fields(&value), ["error", "notes", "schema"]);
-    assert_eq!(support::fields(error), ["exit_code", "kind", "message"]);
-    assert_eq!(error["exit_code"], code);
-    let kinds = ["usage", "missing", "differs", "device"];
-    assert_eq!(error["kind"], kinds[code as usize - 2]);
-    let message = error["message"].as_str().unwrap();
-    for word in words {
-        assert!(said.contains(word), "{word}: {said}");
-        assert!(message.contains(word), "{word}: {message}");
-    }
-}
+use support::{Folder, refused, topology};
 
 #[test]
 fn malformed_devices_and_sizes_are_usage_errors() {
@@ -196,46 +174,6 @@ fn files_that_cannot_be_read_are_named() {
 }
 
 #[cfg(unix)]
-#[test]
-fn what_is_no_model_is_named() {
-    let folder = Folder::new("no-model");
-    folder.file("bytes", 100);
-    fs::write(folder.path("pickled.pt"), b"PK\x03\x04....").unwrap();
-    for (model, words) in [
-        ("bytes", ["bytes is no model file", ""]),
-        (
-            "pickled.pt",
-            [
-                "pickled.pt is a pickled file",
-                "safetensors.torch.save_file",
-            ],
-        ),
-        (".", [". has no model", "*.pt"]),
-        ("nowhere", ["nowhere", "No such file"]),
-    ] {
-        refused(&folder, &["inspect", model], 2, &words);
-    }
-    refused(&folder, &["inspect"], 2, &["MODEL"]);
-    refused(&folder, &["load", "bytes"], 2, &["bytes is no model file"]);
-    let mut model = 55u64.to_le_bytes().to_vec();
-    model.extend(br#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}  "#);
-    model.extend([1, 2, 3, 4]);
-    fs::write(folder.path("model"), model).unwrap();
-    refused(
-        &folder,
-        &["load", "model", "--to", "cuda:9"],
-        3,
-        &["cuda:9"],
-    );
-    refused(&folder, &["load", "model", "--to", "CPU:0"], 2, &["CPU:0"]);
-    refused(
-        &folder,
-        &["load", "model", "--only", "b*"],
-        2,
-        &["no tensor was chosen, of the 1 of the model"],
-    );
-}
-
 #[test]
 fn files_that_the_system_does_not_open_are_named() {
     use std::os::unix::fs::{PermissionsExt, symlink};

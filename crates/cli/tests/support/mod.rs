@@ -167,3 +167,25 @@ pub(crate) fn fields(value: &Value) -> Vec<&str> {
     fields.sort_unstable();
     fields
 }
+
+/// Runs the command with and without `--json`, and expects the same refusal from both.
+pub(crate) fn refused(folder: &Folder, arguments: &[&str], code: i32, words: &[&str]) {
+    let run = folder.run(arguments);
+    let said = run.stderr();
+    assert_eq!(run.code(), code, "{arguments:?}: {said}");
+    assert!(said.starts_with("error: "), "{said}");
+    let value = folder.run(&[&["--json"], arguments].concat());
+    assert_eq!(value.code(), code, "{arguments:?}");
+    let value = value.json();
+    let error = &value["error"];
+    assert_eq!(fields(&value), ["error", "notes", "schema"]);
+    assert_eq!(fields(error), ["exit_code", "kind", "message"]);
+    assert_eq!(error["exit_code"], code);
+    let kinds = ["usage", "missing", "differs", "device"];
+    assert_eq!(error["kind"], kinds[code as usize - 2]);
+    let message = error["message"].as_str().unwrap();
+    for word in words {
+        assert!(said.contains(word), "{word}: {said}");
+        assert!(message.contains(word), "{word}: {message}");
+    }
+}

@@ -1,0 +1,110 @@
+//! Models: loaded, saved, and refused.
+
+mod support;
+
+use std::fs;
+
+use serde_json::json;
+use support::{Folder, refused};
+
+#[test]
+fn a_model_that_was_loaded_is_saved_as_it_was() {
+    let folder = Folder::new("load-save");
+    folder.model("model", (3 << 20) + 1);
+    let said = folder.json(&["load", "model", "--save", "saved"]);
+    assert_eq!(said["saved"], "saved");
+    let tensors = |name: &str| {
+        let mut tensors = folder.json(&["inspect", name])["tensors"].take();
+        for tensor in tensors.as_array_mut().unwrap() {
+            tensor.as_object_mut().unwrap().remove("offset").unwrap();
+        }
+        tensors
+    };
+    assert_eq!(tensors("saved"), tensors("model"));
+    let data = |name: &str| {
+        let file = fs::read(folder.path(name)).unwrap();
+        file[file.len() - 3072 - ((3 << 20) + 1)..].to_vec()
+    };
+    assert!(data("saved") == data("model"));
+    let out = folder
+        .run(&["load", "model", "--only", "b", "--save", "saved"])
+        .stdout();
+    assert!(out.contains("\nsaved as saved in "), "{out}");
+    assert_eq!(tensors("saved").as_array().unwrap().len(), 1);
+    assert_eq!(folder.names(), ["model", "saved"]);
+}
+
+#[test]
+fn a_model_goes_to_several_memories() {
+    let folder = Folder::new("load-several");
+    folder.model("model", 4096);
+    let to = "cpu:0,cpu:0/shared";
+    let said = folder.json(&["load", "model", "--to", to, "--verify"]);
+    assert_eq!(said["devices"], json!(["cpu:0/pageable", "cpu:0/shared"]));
+    assert_eq!(said["memory_bytes"], json!([3072, 4096]));
+    let said = folder.json(&["load", "model", "--to", to, "--broadcast", "--verify"]);
+    assert_eq!(said["memory_bytes"], json!([7168, 7168]));
+    assert_eq!(
+        (&said["read_bytes"], &said["bytes"]),
+        (&json!(7168), &json!(7168))
+    );
+    let plan = folder
+        .run(&["load", "model", "--to", to, "--broadcast", "--plan"])
+        .stdout();
+    assert!(plan.contains("bytes of cpu:0/shared"), "{plan}");
+}
+
+#[test]
+fn what_is_no_model_is_named() {
+    let folder = Folder::new("no-model");
+    folder.file("bytes", 100);
+    fs::write(folder.path("pickled.pt"), b"PK\x03\x04....").unwrap();
+    for (model, words) in [
+        ("bytes", ["bytes: no model file", ""]),
+        (
+            "pickled.pt",
+            [
+                "pickled.pt: a ZIP archive or a pickled file",
+                "safetensors.torch.save_file",
+            ],
+        ),
+        (".", [". has no model", "*.pt"]),
+        ("nowhere", ["nowhere", "No such file"]),
+    ] {
+        refused(&folder, &["inspect", model], 2, &words);
+    }
+    refused(&folder, &["inspect"], 2, &["MODEL"]);
+    refused(&folder, &["load", "bytes"], 2, &["bytes: no model file"]);
+    let mut model = 55u64.to_le_bytes().to_vec();
+    model.extend(br#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}  "#);
+    model.extend([1, 2, 3, 4]);
+    fs::write(folder.path("model"), model).unwrap();
+    refused(
+        &folder,
+        &["load", "model", "--to", "cuda:9"],
+        3,
+        &["cuda:9"],
+    );
+    refused(&folder, &["load", "model", "--to", "CPU:0"], 2, &["CPU:0"]);
+    refused(
+        &folder,
+        &["load", "model", "--only", "b*"],
+        2,
+        &["no tensor was chosen, of the 1 of the model"],
+    );
+    for (save, words) in [
+        ("model", "would replace model, which is a file of the model"),
+        ("-", "standard output"),
+        ("no/folder", "cannot write no/folder"),
+        (".", "it is a directory"),
+    ] {
+        refused(&folder, &["load", "model", "--save", save], 2, &[words]);
+    }
+    refused(
+        &folder,
+        &["load", "model", "--save", "x", "--plan"],
+        2,
+        &["--plan"],
+    );
+    assert_eq!(folder.names(), ["bytes", "model", "pickled.pt"]);
+}
