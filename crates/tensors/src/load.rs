@@ -112,11 +112,7 @@ impl<'a> Load<'a> {
 
     /// Loads each tensor into every one of these places. Files are read once: the bytes go on from the first place to the
     /// second, and so on. [`Loading`] tells of each tensor in each place.
-    ///
-    /// # Panics
-    /// When there is no place.
     pub fn to_all(mut self, places: &[Place]) -> Load<'a> {
-        assert!(!places.is_empty(), "a load goes to one place at least");
         self.place = Where::All(places.to_vec());
         self
     }
@@ -129,22 +125,22 @@ impl<'a> Load<'a> {
 
     /// Loads the tensors that earlier calls have left into these places, in the order of the files and each whole, so that
     /// each place has about as many bytes as the others.
-    ///
-    /// # Panics
-    /// When there is no place.
     pub fn to_shares(self, places: &[Place]) -> Load<'a> {
-        assert!(!places.is_empty(), "a load goes to one place at least");
         let all = self.model.tensors();
         let wanted: Vec<&TensorInfo> = self.chosen.iter().map(|at| &all[*at]).collect();
-        let total: u64 = wanted.iter().map(|tensor| tensor.len_bytes).sum();
-        let mut place_of = vec![places[0]; all.len()];
+        let lens = wanted.iter().map(|tensor| tensor.len_bytes);
+        let total = lens.fold(0, u64::saturating_add);
+        let Some(first) = places.first() else {
+            return self.to_all(places);
+        };
+        let mut place_of = vec![*first; all.len()];
         let mut before = 0u64;
         for at in &self.chosen {
             // By the middle of the tensor.
             let middle = u128::from(before) * 2 + u128::from(all[*at].len_bytes);
             let share = middle * places.len() as u128 / (u128::from(total.max(1)) * 2);
             place_of[*at] = places[(share as usize).min(places.len() - 1)];
-            before += all[*at].len_bytes;
+            before = before.saturating_add(all[*at].len_bytes);
         }
         Load {
             place: Where::Each(place_of),
@@ -177,7 +173,8 @@ impl<'a> Load<'a> {
     /// Plans the load: allocates nothing and reads nothing.
     ///
     /// # Errors
-    /// When the place is not here, no tensor is left, or the memory has too little room for all of them.
+    /// When a place is not here or takes no tensors, none is named, no tensor is left, or a memory has too little room for
+    /// its tensors or for one of them in one allocation.
     pub fn plan(self) -> Result<LoadPlan<'a>, LoadError> {
         LoadPlan::new(self)
     }

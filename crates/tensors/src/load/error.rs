@@ -15,6 +15,9 @@ pub enum LoadError {
         /// How many the model has.
         of: usize,
     },
+    /// No place was named.
+    #[error("no place for the tensors was named")]
+    NoPlace,
     /// A tensor that no allocation can hold.
     #[error(
         "tensor {tensor:?} has {len_bytes} bytes, and one allocation in {memory} has at most {limit}; load it into another memory"
@@ -112,9 +115,10 @@ impl LoadError {
     /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
         match self {
-            LoadError::NoTensor { .. } | LoadError::TooLarge { .. } | LoadError::Unfit { .. } => {
-                ErrorClass::Caller
-            }
+            LoadError::NoPlace
+            | LoadError::NoTensor { .. }
+            | LoadError::TooLarge { .. }
+            | LoadError::Unfit { .. } => ErrorClass::Caller,
             LoadError::NoRoom { .. } => ErrorClass::Exhausted,
             LoadError::Open(error) => error.class(),
             LoadError::Cut { .. } => ErrorClass::Failed,

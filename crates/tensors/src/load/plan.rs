@@ -14,7 +14,7 @@ use crate::TensorInfo;
 /// Where runs begin: the alignment that adapters ask for, for whole buffers of a shader.
 const RUN_ALIGNMENT: u64 = 256;
 
-/// And in so many pieces at most: one thread reads the pieces of a run.
+/// Small tensors are read together in so many pieces at most: one thread reads the pieces of a run.
 const MOST_PIECES: usize = 1024;
 
 /// Tensors of one load lie in memory of at most so many bytes each, or of one tensor.
@@ -54,6 +54,7 @@ impl<'a> LoadPlan<'a> {
             places: Vec::new(),
         };
         let common = match plan.load.place.clone() {
+            Where::All(places) if places.is_empty() => Err(LoadError::NoPlace),
             Where::All(places) => places.into_iter().map(|place| plan.number(place)).collect(),
             Where::Each(_) => Ok(Vec::new()),
         }?;

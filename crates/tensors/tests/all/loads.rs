@@ -305,6 +305,17 @@ fn a_load_without_tensors_and_a_place_that_is_not_here_are_refused() {
 }
 
 #[test]
+fn a_load_to_no_place_is_refused() {
+    let (_folder, model) = model();
+    let loader = Loader::new(&manager());
+    let load = loader.load(&model);
+    for load in [load.clone().to_all(&[]), load.to_shares(&[])] {
+        let error = load.plan().unwrap_err();
+        assert_eq!(error.to_string(), "no place for the tensors was named");
+    }
+}
+
+#[test]
 fn a_cancelled_load_ends_with_an_error() {
     let (_folder, model) = model();
     let loader = Loader::new(&manager());
