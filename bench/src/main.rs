@@ -30,6 +30,9 @@ mod machine;
 #[path = "../../crates/cli/src/markup.rs"]
 #[allow(dead_code, reason = "the program's pages use the rest")]
 mod markup;
+// Beside adapters.
+#[cfg(not(any(target_family = "wasm", transload_local)))]
+mod models;
 mod overhead;
 mod planner;
 #[cfg(not(any(target_family = "wasm", transload_local)))]
@@ -165,6 +168,8 @@ fn cases(effort: Effort) -> Vec<Case> {
     cases.extend(waiting::cases(effort));
     #[cfg(not(any(target_family = "wasm", transload_local)))]
     cases.extend(blocks::cases());
+    #[cfg(not(any(target_family = "wasm", transload_local)))]
+    cases.extend(models::cases());
     cases
 }
 

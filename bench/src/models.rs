@@ -1,0 +1,403 @@
+//! `models/*`: the tensors of a generated model, from files in the system's cache to tensors that the program owns. Each
+//! contender opens the model, header included, and ends with all tensors. Memory that is kept was touched before; memory
+//! that is new was not.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize_to_file};
+use tempfile::TempDir;
+use transload::{Place, TransferManager};
+use transload_tensors::{Loader, Model, Tensor};
+
+use crate::case::{Case, Effort, Outcome, Verdict};
+use crate::contest::{self, Contender, POISON, Random, Rules};
+use crate::raw::map::map;
+use crate::way::Way;
+use crate::wgpu::gpu::{self, Gpu};
+
+const ROUNDS: usize = 16;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |name: &str, kind: Kind| {
+        Case::where_possible(format!("models/{name}"), move |name, effort| {
+            run(name, kind, effort)
+        })
+    };
+    vec![
+        case("heap-large", Kind::Large),
+        case("heap-small", Kind::Small),
+        case("adapter-large", Kind::Adapter),
+    ]
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Three shards of tensors of 2 MiB.
+    Large,
+    /// 20,000 tensors of some hundred bytes.
+    Small,
+    /// As `Large`, to lavapipe.
+    Adapter,
+}
+
+/// The tensors of one contender, as bytes by name.
+type Owned = Rc<RefCell<HashMap<String, Vec<u8>>>>;
+
+fn run(name: &str, kind: Kind, effort: Effort) -> Result<Vec<Outcome>> {
+    let machine = match kind {
+        Kind::Adapter => gpu::twice()?.map(|(manager, own, foreign)| {
+            let place = own.default_place();
+            (manager, place, Some(foreign))
+        }),
+        _ => Some((
+            TransferManager::builder().host().build()?,
+            "cpu:0".parse()?,
+            None,
+        )),
+    };
+    let Some((manager, place, foreign)) = machine else {
+        return Ok(Vec::new());
+    };
+    let folder = tempfile::tempdir()?;
+    let files = Rc::new(Files::made(folder, kind, effort)?);
+    let mut contenders = vec![transload(&files, &manager, place)];
+    match foreign {
+        Some(foreign) => {
+            for name in [
+                "safetensors, write_buffer",
+                "safetensors, write_buffer, again",
+            ] {
+                contenders.push(write_buffer(name, &files, &foreign)?);
+            }
+        }
+        None => {
+            for name in ["safetensors, new memory", "safetensors, new memory, again"] {
+                contenders.push(owned(name, &files));
+            }
+            contenders.push(kept(&files)?);
+            for threads in [1, std::thread::available_parallelism()?.get()] {
+                contenders.push(pread(&files, threads)?);
+            }
+        }
+    }
+    let rules = Rules {
+        rounds: effort.rounds.min(ROUNDS),
+        sample: Duration::from_millis(1),
+        warm: true,
+    };
+    let series = contest::run(&mut contenders, rules)?;
+    let mut outcome = Outcome::new(name, &series[0]);
+    (outcome.src, outcome.dst) = (
+        Some("cpu:0/file".into()),
+        Some(manager.resolve(place)?.to_string()),
+    );
+    outcome.bytes = files.bytes;
+    outcome.verified = true;
+    for contender in &mut contenders {
+        outcome.verified &= contender.verify()?;
+    }
+    let median = |at: usize| series[at].median();
+    let others = contenders.iter().enumerate().skip(1);
+    outcome.baselines = { others.clone() }
+        .map(|(at, other)| (other.name().to_owned(), median(at)))
+        .collect();
+    outcome.noise = (median(1) / median(2) - 1.0).abs();
+    let best =
+        |range: std::ops::RangeInclusive<usize>| range.map(median).fold(f64::INFINITY, f64::min);
+    let last = series.len() - 1;
+    let (of, over, limit) = match kind {
+        Kind::Large => (
+            "of the fastest reader into kept memory:",
+            best(3..=last),
+            0.9,
+        ),
+        // The readers of whole files yield no tensors.
+        Kind::Small => ("times the rate of the fastest other:", best(1..=3), 2.0),
+        Kind::Adapter => ("times the rate of write_buffer:", best(1..=last), 3.0),
+    };
+    let verdict = Verdict::at_least(of, over / median(0), limit, "");
+    outcome.verdict = Some(verdict.unless_noisy(outcome.noise));
+    Ok(vec![outcome])
+}
+
+/// A model in files.
+struct Files {
+    folder: TempDir,
+    paths: Vec<PathBuf>,
+    bytes: u64,
+}
+
+impl Files {
+    fn made(folder: TempDir, kind: Kind, effort: Effort) -> Result<Files> {
+        let (shards, count, len) = match (kind, effort.quick) {
+            (Kind::Small, _) => (1, 20_000, 0),
+            (_, true) => (3, 30, 2 << 20),
+            (_, false) => (3, 100, 2 << 20),
+        };
+        let mut random = Random(3);
+        let (mut paths, mut total, mut number) = (Vec::new(), 0, 0);
+        for shard in 1..=shards {
+            let mut tensors = Vec::with_capacity(count);
+            for _ in 0..count {
+                let len = if len > 0 { len } else { 32 * (1 + number % 5) };
+                let mut bytes = vec![0; len];
+                random.fill(&mut bytes);
+                total += len as u64;
+                tensors.push((format!("tensor.{number}"), bytes));
+                number += 1;
+            }
+            let path = folder
+                .path()
+                .join(format!("model-{shard:05}-of-{shards:05}.safetensors"));
+            let views = tensors.iter().map(|(name, bytes)| {
+                let view = TensorView::new(Dtype::F16, vec![bytes.len() / 2], bytes);
+                Ok((name.as_str(), view?))
+            });
+            serialize_to_file(views.collect::<Result<Vec<_>>>()?, None, &path)?;
+            paths.push(path);
+        }
+        Ok(Files {
+            folder,
+            paths,
+            bytes: total,
+        })
+    }
+
+    /// Calls `f` with each tensor's name and bytes, by the crate safetensors.
+    fn each(&self, mut f: impl FnMut(&str, &[u8]) -> Result<()>) -> Result<()> {
+        for path in &self.paths {
+            let bytes = map(path)?;
+            let tensors = SafeTensors::deserialize(&bytes)?;
+            for (name, view) in tensors.iter() {
+                f(name, view.data())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether `bytes_of` has each tensor as the files have it, read another way.
+    fn are(&self, mut bytes_of: impl FnMut(&str) -> Result<Vec<u8>>) -> Result<bool> {
+        for path in &self.paths {
+            let file = fs::read(path)?;
+            for (name, view) in SafeTensors::deserialize(&file)?.iter() {
+                if bytes_of(name)? != view.data() {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// A loader that keeps its memory.
+fn transload(files: &Rc<Files>, manager: &TransferManager, place: Place) -> Box<dyn Contender> {
+    let tensors: Rc<RefCell<Vec<Tensor>>> = Rc::default();
+    let loader = Loader::new(manager);
+    let turn = {
+        let (files, tensors) = (Rc::clone(files), Rc::clone(&tensors));
+        move || {
+            // The tensors of the turn before go first, as in a program that changes its model.
+            tensors.borrow_mut().clear();
+            let model = Model::open(files.folder.path())?;
+            for tensor in loader.load(&model).to(place).start()? {
+                tensors.borrow_mut().push(tensor?);
+            }
+            Ok(())
+        }
+    };
+    let poison = {
+        let (manager, tensors) = (manager.clone(), Rc::clone(&tensors));
+        move || {
+            for tensor in &*tensors.borrow() {
+                let poison = vec![POISON; tensor.info.len_bytes as usize];
+                manager.copy_from_slice(&poison, &tensor.buffer)?;
+            }
+            Ok(())
+        }
+    };
+    let (files, manager) = (Rc::clone(files), manager.clone());
+    let check = move || {
+        let tensors = tensors.borrow();
+        let named: HashMap<&str, &Tensor> = { tensors.iter() }
+            .map(|tensor| (tensor.info.name.as_str(), tensor))
+            .collect();
+        files.are(|name| {
+            let tensor = named.get(name).context("a tensor is missing")?;
+            Ok(manager.read_to_vec(&tensor.buffer)?)
+        })
+    };
+    Way::boxed("transload", turn, poison, check)
+}
+
+/// The crate over a mapping, each tensor a new `Vec`.
+fn owned(name: &str, files: &Rc<Files>) -> Box<dyn Contender> {
+    let tensors = Owned::default();
+    let turn = {
+        let (files, tensors) = (Rc::clone(files), Rc::clone(&tensors));
+        move || {
+            tensors.borrow_mut().clear();
+            files.each(|name, bytes| {
+                tensors.borrow_mut().insert(name.to_owned(), bytes.to_vec());
+                Ok(())
+            })
+        }
+    };
+    checked(name, files, tensors, turn)
+}
+
+/// The crate over a mapping, each tensor copied to memory that is there: `memcpy` from the system's cache.
+fn kept(files: &Rc<Files>) -> Result<Box<dyn Contender>> {
+    let tensors = Owned::default();
+    files.each(|name, bytes| {
+        tensors
+            .borrow_mut()
+            .insert(name.to_owned(), vec![POISON; bytes.len()]);
+        Ok(())
+    })?;
+    let turn = {
+        let (files, tensors) = (Rc::clone(files), Rc::clone(&tensors));
+        move || {
+            let mut tensors = tensors.borrow_mut();
+            files.each(|name, bytes| {
+                tensors
+                    .get_mut(name)
+                    .context("a tensor is missing")?
+                    .copy_from_slice(bytes);
+                Ok(())
+            })
+        }
+    };
+    Ok(checked("safetensors, kept memory", files, tensors, turn))
+}
+
+fn checked(
+    name: &str,
+    files: &Rc<Files>,
+    tensors: Owned,
+    turn: impl FnMut() -> Result<()> + 'static,
+) -> Box<dyn Contender> {
+    let poison = {
+        let tensors = Rc::clone(&tensors);
+        move || {
+            tensors
+                .borrow_mut()
+                .values_mut()
+                .for_each(|bytes| bytes.fill(POISON));
+            Ok(())
+        }
+    };
+    let files = Rc::clone(files);
+    let check = move || {
+        let tensors = tensors.borrow();
+        files.are(|name| Ok(tensors.get(name).context("a tensor is missing")?.clone()))
+    };
+    Way::boxed(name, turn, poison, check)
+}
+
+/// Whole files into memory that is there, by threads that read 8 MiB at a time: no tensors, the limit of the system.
+fn pread(files: &Rc<Files>, threads: usize) -> Result<Box<dyn Contender>> {
+    const PIECE: usize = 8 << 20;
+    let len = |path: &Path| Ok::<usize, anyhow::Error>(fs::metadata(path)?.len() as usize);
+    let buffers = files.paths.iter().map(|path| Ok(vec![POISON; len(path)?]));
+    let buffers = Rc::new(RefCell::new(buffers.collect::<Result<Vec<Vec<u8>>>>()?));
+    let turn = {
+        let (files, buffers) = (Rc::clone(files), Rc::clone(&buffers));
+        move || {
+            for (path, buffer) in files.paths.iter().zip(&mut *buffers.borrow_mut()) {
+                let share = buffer.len().div_ceil(threads);
+                std::thread::scope(|scope| {
+                    let parts = buffer.chunks_mut(share).enumerate();
+                    let readers = parts.map(|(number, part)| {
+                        scope.spawn(move || -> Result<()> {
+                            let mut file = File::open(path)?;
+                            std::io::Seek::seek(
+                                &mut file,
+                                std::io::SeekFrom::Start((number * share) as u64),
+                            )?;
+                            part.chunks_mut(PIECE)
+                                .try_for_each(|piece| file.read_exact(piece))?;
+                            Ok(())
+                        })
+                    });
+                    let readers: Vec<_> = readers.collect();
+                    readers
+                        .into_iter()
+                        .try_for_each(|reader| match reader.join() {
+                            Ok(read) => read,
+                            Err(_) => anyhow::bail!("a reader panicked"),
+                        })
+                })?;
+            }
+            Ok(())
+        }
+    };
+    let poison = {
+        let buffers = Rc::clone(&buffers);
+        move || {
+            buffers
+                .borrow_mut()
+                .iter_mut()
+                .for_each(|buffer| buffer.fill(POISON));
+            Ok(())
+        }
+    };
+    let files = Rc::clone(files);
+    let check = move || {
+        let buffers = buffers.borrow();
+        let mut pairs = files.paths.iter().zip(&*buffers);
+        pairs.try_fold(true, |all, (path, buffer)| {
+            Ok(all & (fs::read(path)? == *buffer))
+        })
+    };
+    let threads = if threads == 1 {
+        "1 thread"
+    } else {
+        "all threads"
+    };
+    Ok(Way::boxed(format!("read, {threads}"), turn, poison, check))
+}
+
+/// The crate over a mapping, and `Queue::write_buffer` for each tensor, on the device of a program without Transload.
+fn write_buffer(name: &str, files: &Rc<Files>, gpu: &Gpu) -> Result<Box<dyn Contender>> {
+    let mut buffers = HashMap::new();
+    files.each(|name, bytes| {
+        ensure!(bytes.len() % 4 == 0, "{name} has no whole words");
+        buffers.insert(name.to_owned(), gpu.buffer(bytes.len() as u64));
+        Ok(())
+    })?;
+    let buffers = Rc::new(buffers);
+    let turn = {
+        let (files, gpu, buffers) = (Rc::clone(files), gpu.clone(), Rc::clone(&buffers));
+        move || {
+            files.each(|name, bytes| {
+                let buffer = buffers.get(name).context("a tensor is missing")?;
+                gpu.queue.write_buffer(buffer, 0, bytes);
+                Ok(())
+            })?;
+            gpu.queue.submit([]);
+            gpu.wait()
+        }
+    };
+    let poison = {
+        let (gpu, buffers) = (gpu.clone(), Rc::clone(&buffers));
+        move || buffers.values().try_for_each(|buffer| gpu.spoil(buffer))
+    };
+    let (files, gpu) = (Rc::clone(files), gpu.clone());
+    let check = move || {
+        let mut same = true;
+        files.each(|name, bytes| {
+            let buffer = buffers.get(name).context("a tensor is missing")?;
+            same &= gpu.holds(buffer, bytes)?;
+            Ok(())
+        })?;
+        Ok(same)
+    };
+    Ok(Way::boxed(name, turn, poison, check))
+}
