@@ -1,6 +1,10 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/models.md")]
+mod guide {}
+
 mod dtype;
 mod header;
 mod load;
