@@ -86,14 +86,11 @@ pub(super) fn run(case: &str, effort: Effort) -> Result<Option<Vec<Outcome>>> {
     rename(&mut outcome, REUSED, "one transfer")?;
     rename(&mut outcome, AGAIN, "one transfer, again")?;
     let faster = 1.0 / results.over(STREAM);
-    let verdicts = vec![Verdict::at_least(
-        "times the rate of one stream:",
-        faster,
-        1.0,
-        "",
-    )];
+    let verdicts = vec![
+        Verdict::at_least("times the rate of one stream:", faster, 1.0, ""),
+        Verdict::at_most("of one transfer's time:", results.over(REUSED), 1.5, ""),
+    ];
     judge(&mut outcome, verdicts);
-    eprintln!("  {:.3} of one transfer's time", results.over(REUSED));
     Ok(Some(vec![outcome]))
 }
 

@@ -5,7 +5,7 @@ mod loading;
 mod plan;
 mod run;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use transload::{AllocSpec, Buffer, MemoryId, Place, TransferManager};
 
@@ -23,7 +23,7 @@ pub use plan::LoadPlan;
 pub struct Loader {
     manager: TransferManager,
     /// Memory in which tensors lie or lay.
-    arenas: Arc<Mutex<Vec<Buffer>>>,
+    arenas: Mutex<Vec<Buffer>>,
 }
 
 impl Loader {
@@ -31,7 +31,7 @@ impl Loader {
     pub fn new(manager: &TransferManager) -> Loader {
         Loader {
             manager: manager.clone(),
-            arenas: Arc::default(),
+            arenas: Mutex::default(),
         }
     }
 
@@ -59,10 +59,9 @@ impl Loader {
         let fits = |arena: &Buffer| {
             arena.memory() == memory && fitting.contains(&arena.len()) && arena.is_unique()
         };
-        let mut kept: Vec<usize> = (0..arenas.len()).filter(|at| fits(&arenas[*at])).collect();
-        kept.sort_unstable_by_key(|at| arenas[*at].len());
-        if let Some(smallest) = kept.first() {
-            return Ok(arenas[*smallest].clone());
+        let kept = arenas.iter().filter(|arena| fits(arena));
+        if let Some(smallest) = kept.min_by_key(|arena| arena.len()) {
+            return Ok(smallest.clone());
         }
         // What is too small is not kept beside what replaces it.
         arenas.retain(|arena| arena.memory() != memory || !arena.is_unique());
@@ -73,7 +72,7 @@ impl Loader {
         Ok(arena)
     }
 
-    fn arenas(&self) -> std::sync::MutexGuard<'_, Vec<Buffer>> {
+    fn arenas(&self) -> MutexGuard<'_, Vec<Buffer>> {
         // A panic leaves the list as it was.
         self.arenas.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -127,8 +126,7 @@ impl<'a> Load<'a> {
     /// each place has about as many bytes as the others.
     pub fn to_shares(self, places: &[Place]) -> Load<'a> {
         let all = self.model.tensors();
-        let wanted: Vec<&TensorInfo> = self.chosen.iter().map(|at| &all[*at]).collect();
-        let lens = wanted.iter().map(|tensor| tensor.len_bytes);
+        let lens = self.chosen.iter().map(|at| all[*at].len_bytes);
         let total = lens.fold(0, u64::saturating_add);
         let Some(first) = places.first() else {
             return self.to_all(places);
