@@ -21,6 +21,7 @@ use transload_hal::{
 use crate::pool::{Crew, JobEnd, Limits, Pool, Work};
 use crate::tuning::{Live, Tuning};
 use crate::unwind;
+pub(crate) use place::windows;
 use slots::{CAPACITY, Slot, Slots, Watch, index_of};
 use task::Task;
 pub(crate) use task::is_reached;
@@ -292,7 +293,7 @@ impl Work for Submissions {
             return;
         };
         // SAFETY: the slot's fence settles in `finish`, after the last piece.
-        slot.run_piece(piece, |task, piece| unsafe { task.run(piece) });
+        unsafe { slot.run_piece(piece) };
     }
 
     fn finish(&self, job: u32, end: JobEnd, crew: &Crew<Self>) {

@@ -237,6 +237,13 @@ impl HostFile {
         Ok(self.file)
     }
 
+    /// How many bytes of a file are read for rows of it: the rows themselves, and up to 4 KiB between two of up to 8 KiB, in
+    /// the order of the file, as such are read together.
+    pub fn read_bytes(rows: impl Iterator<Item = Span> + Clone) -> u64 {
+        let windows = crate::queue::windows(rows);
+        windows.fold(0, |sum, (window, _)| sum.saturating_add(window.len))
+    }
+
     /// The file, for this backend's own reading and writing.
     pub(crate) fn raw(&self) -> &File {
         &self.file

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::ptr::NonNull;
 
-use transload_hal::{ErrorClass, Fault};
+use transload_hal::{ErrorClass, Fault, Span};
 
 use crate::memory::file::HostFile;
 use crate::memory::storage::io_fault;
@@ -113,6 +113,98 @@ pub(super) unsafe fn copy_overlapping(
     })
 }
 
+/// Bytes of a file that are read into memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    pub(super) offset: u64,
+    pub(super) len_bytes: u64,
+    pub(super) dst: *mut u8,
+}
+
+impl Row {
+    pub(super) fn span(&self) -> Span {
+        Span::new(self.offset, self.len_bytes)
+    }
+}
+
+/// Whether it takes longer to ask the system for the bytes than to copy them once more.
+pub(super) fn is_small_read(row: Span) -> bool {
+    row.len <= SMALL_READ_BYTES
+}
+
+/// The bytes of a file from those of `window` to those of `row`, if one read of them all is quicker than two.
+pub(super) fn joined(window: Span, row: Span) -> Option<Span> {
+    let end = window.offset + window.len;
+    let is_near = row.offset >= window.offset && row.offset <= end.saturating_add(GAP_BYTES);
+    let len = end.max(row.offset.saturating_add(row.len)) - window.offset;
+    let fits = is_small_read(row) && is_near && len <= SCRATCH_BYTES as u64;
+    fits.then(|| Span::new(window.offset, len))
+}
+
+/// The bytes that are read at once for rows of a file, and for how many rows each time.
+pub(crate) fn windows(
+    mut rows: impl Iterator<Item = Span> + Clone,
+) -> impl Iterator<Item = (Span, usize)> {
+    std::iter::from_fn(move || {
+        let (mut window, mut count) = (rows.next()?, 1);
+        if is_small_read(window) {
+            let mut next = rows.clone();
+            while let Some(wider) = next.next().and_then(|row| joined(window, row)) {
+                (window, count) = (wider, count + 1);
+                rows = next.clone();
+            }
+        }
+        Some((window, count))
+    })
+}
+
+/// A call to the system takes 0.3 to 0.5 µs more than its copy, as long as a copy of some KiB (measured, EPYC).
+const SMALL_READ_BYTES: u64 = 8 << 10;
+
+/// Bytes that nobody wants are read for the sake of fewer calls, so many in a row at most.
+const GAP_BYTES: u64 = 4 << 10;
+
+/// Reads rows of a file: small ones that lie near each other in its order by one read, and from there to their places.
+///
+/// # Errors
+/// As [`copy`].
+///
+/// # Safety
+/// As [`copy`], for each row.
+pub(super) unsafe fn gather(
+    file: NonNull<HostFile>,
+    mut rows: impl Iterator<Item = Row> + Clone,
+) -> Result<(), Fault> {
+    for (window, count) in windows(rows.clone().map(|row| row.span())) {
+        let here = rows.clone().take(count);
+        rows.nth(count - 1);
+        // SAFETY: the caller keeps the file alive.
+        let of = unsafe { file.as_ref() };
+        let is_done = count > 1
+            && with_scratch(|scratch| {
+                let scratch = &mut scratch[..window.len as usize];
+                let is_read = read(of, window.offset, scratch).is_ok();
+                for row in here.clone().filter(|_| is_read) {
+                    let bytes = &scratch[(row.offset - window.offset) as usize..];
+                    let bytes = &bytes[..row.len_bytes as usize];
+                    // SAFETY: the row's place has so many bytes, which are this call's; the scratch is the thread's own.
+                    unsafe {
+                        row.dst
+                            .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+                    };
+                }
+                is_read
+            });
+        // A read that failed is done again in parts: the fault is that of the row which it hits.
+        for row in here.take(if is_done { 0 } else { count }) {
+            let (src, dst) = (Place::File(file, row.offset), Place::Memory(row.dst));
+            // SAFETY: the caller's contract.
+            unsafe { copy(src, dst, row.len_bytes, Store::Plain) }?;
+        }
+    }
+    Ok(())
+}
+
 /// Fills `bytes` from a file.
 fn read(file: &HostFile, offset: u64, bytes: &mut [u8]) -> Result<(), Fault> {
     let mut done = 0;
@@ -201,10 +293,11 @@ fn copy_in_kernel(_: (&HostFile, u64), _: (&HostFile, u64), _: u64) -> u64 {
     0
 }
 
+/// Stays in the second-level cache between the two halves of a hop.
+const SCRATCH_BYTES: usize = 256 << 10;
+
 /// Lends this thread's scratch memory, which is allocated at the thread's first use and kept.
 fn with_scratch<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
-    /// Stays in the second-level cache between the two halves of a hop.
-    const SCRATCH_BYTES: usize = 256 << 10;
     thread_local! {
         static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     }
@@ -267,4 +360,68 @@ fn read_at(_: &HostFile, _: &mut [u8], _: u64) -> io::Result<usize> {
 #[cfg(not(any(unix, windows)))]
 fn write_at(_: &HostFile, _: &[u8], _: u64) -> io::Result<usize> {
     Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(file_order: &[(u64, u64)]) -> Vec<Span> {
+        let spans = file_order
+            .iter()
+            .map(|(offset, len)| Span::new(*offset, *len));
+        spans.collect()
+    }
+
+    #[test]
+    fn short_rows_that_are_near_in_the_order_of_the_file_are_one_read() {
+        let seen = |of: &[(u64, u64)]| {
+            let windows = windows(rows(of).into_iter());
+            let seen: Vec<(u64, u64, usize)> = windows
+                .map(|(window, count)| (window.offset, window.len, count))
+                .collect();
+            seen
+        };
+        let (gap, small) = (GAP_BYTES, SMALL_READ_BYTES);
+        assert_eq!(seen(&[]), []);
+        assert_eq!(
+            seen(&[(5, 10), (15, 1), (12, 9), (17 + gap, 2)]),
+            [(5, 14 + gap, 4)]
+        );
+        assert_eq!(
+            seen(&[(5, 10), (16 + gap, 2)]),
+            [(5, 10, 1), (16 + gap, 2, 1)]
+        );
+        // Back in the file, and a long one.
+        assert_eq!(
+            seen(&[(5, 10), (4, 1), (5, small + 1)]),
+            [(5, 10, 1), (4, 1, 1), (5, small + 1, 1)]
+        );
+        let many: Vec<(u64, u64)> = (0..100).map(|at| (at * small, small)).collect();
+        let seen = seen(&many);
+        assert!(seen.len() == 4 && seen.iter().all(|of| of.1 <= SCRATCH_BYTES as u64));
+    }
+
+    #[test]
+    fn a_file_that_ends_within_a_window_fails_by_the_row_that_it_lacks() {
+        let file = HostFile::temporary(1000).unwrap();
+        write(&file, 0, &(0..1000).map(|at| at as u8).collect::<Vec<u8>>()).unwrap();
+        file.raw().set_len(700).unwrap();
+        let mut bytes = [[0u8; 100]; 3];
+        let spans = rows(&[(100, 100), (300, 100), (650, 100)]);
+        let rows = spans.into_iter().zip(&mut bytes).map(|(span, dst)| Row {
+            offset: span.offset,
+            len_bytes: span.len,
+            dst: dst.as_mut_ptr(),
+        });
+        let rows: Vec<Row> = rows.collect();
+        // SAFETY: the file is alive, and the places are these rows' own.
+        let fault = unsafe { gather(NonNull::from(&file), rows.into_iter()) }.unwrap_err();
+        assert!(
+            fault.message.contains("bytes 650..750"),
+            "{}",
+            fault.message
+        );
+        assert_eq!((bytes[0][99], bytes[1][0]), (199, 44));
+    }
 }

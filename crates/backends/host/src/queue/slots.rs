@@ -1,13 +1,16 @@
 //! The submissions in flight: a slot for each one that did not finish inline, found by its fence number without a lock or
 //! a search.
 
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
-use transload_hal::Fault;
+use transload_hal::{Fault, Span};
 
+use super::place;
 use super::task::Task;
+use crate::memory::file::HostFile;
 use crate::pool::{Extent, Side};
 
 /// The bits of a fence number that name its slot; the other bits count the slot's uses.
@@ -62,6 +65,8 @@ pub(super) struct Tasks {
     list: Vec<(Task, u32)>,
     /// The bytes of the tasks that share the last piece; 0 if it is shared with none.
     shared_bytes: u64,
+    /// The small reads that share the last piece: their file, and all its bytes from the first to the last one of them.
+    window: Option<(NonNull<HostFile>, Span)>,
     pieces: u32,
     threads: u32,
     len_bytes: u64,
@@ -286,9 +291,11 @@ impl Slot {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Runs `run` on each task of a piece, and the piece's number within it, until one has failed: the outcome is known
-    /// then.
-    pub(super) fn run_piece(&self, piece: u32, run: impl Fn(&Task, u32) -> Result<(), Fault>) {
+    /// Runs each task of a piece, until one has failed: the outcome is known then.
+    ///
+    /// # Safety
+    /// The submission's fence has not settled. Each piece runs once.
+    pub(super) unsafe fn run_piece(&self, piece: u32) {
         // Nothing is written before the last piece has ended.
         let tasks = self.tasks.read().unwrap_or_else(PoisonError::into_inner);
         let upto = tasks.list.partition_point(|(_, first)| *first <= piece);
@@ -296,13 +303,27 @@ impl Slot {
             return;
         };
         let from = tasks.list.partition_point(|(_, other)| other < first);
-        for (task, first) in &tasks.list[from..upto] {
+        let together = &tasks.list[from..upto];
+        if let [(one, _), .., (_, _)] = together
+            && let Some((file, _)) = one.reads()
+            && !self.has_failed()
+        {
+            let rows = together.iter().filter_map(|(task, _)| task.reads());
+            // SAFETY: the caller's contract: the tasks' operands are alive, and these reads are all of one file.
+            match unsafe { place::gather(file, rows.map(|(_, row)| row)) } {
+                Ok(()) => self.add_moved(together.iter().map(|(task, _)| task.len_bytes).sum()),
+                Err(fault) => self.fail(fault),
+            }
+            return;
+        }
+        for (task, first) in together {
             // Relaxed: a thread that misses it only runs a piece needlessly.
             if self.has_failed() {
                 return;
             }
             let piece = piece - first;
-            match run(task, piece) {
+            // SAFETY: the caller's contract.
+            match unsafe { task.run(piece) } {
                 Ok(()) => self.add_moved(task.span_of(piece).len),
                 Err(fault) => self.fail(fault),
             }
@@ -324,7 +345,7 @@ impl Slot {
         tasks.list.clear();
         tasks.list.shrink_to(KEPT_TASKS);
         (tasks.pieces, tasks.threads, tasks.len_bytes) = (0, 0, 0);
-        tasks.shared_bytes = 0;
+        (tasks.shared_bytes, tasks.window) = (0, None);
         tasks.has_file = false;
         drop(tasks);
         self.failed.store(false, Ordering::Relaxed);
@@ -341,14 +362,33 @@ const KEPT_TASKS: usize = 64;
 /// The bytes of small tasks that share a piece, as of the smallest piece of a large one.
 const SHARED_BYTES: u64 = 64 << 10;
 
+// SAFETY: the file is only named here; tasks, which may go to other threads, name it as well.
+unsafe impl Send for Tasks {}
+// SAFETY: as above.
+unsafe impl Sync for Tasks {}
+
 impl Tasks {
     fn push(&mut self, task: Task) {
         let (pieces, shared_bytes) = (task.pieces(), self.shared_bytes + task.len_bytes);
-        // A disk may hold up each of them, and a submission is stopped between pieces.
+        // A disk may hold up each of them, and a submission is stopped between pieces: reads share one if they are one.
+        let reads = task
+            .reads()
+            .filter(|(_, row)| place::is_small_read(row.span()));
+        let joined = match (self.window, &reads) {
+            (Some((file, window)), Some((other, row))) if file == *other => {
+                place::joined(window, row.span())
+            }
+            _ => None,
+        };
+        self.window = match (joined, reads) {
+            (Some(window), _) => self.window.map(|(file, _)| (file, window)),
+            (None, reads) => reads.map(|(file, row)| (file, row.span())),
+        };
         let is_small = pieces == 1 && task.len_bytes < SHARED_BYTES && !task.has_file();
-        if is_small && self.shared_bytes > 0 && shared_bytes <= SHARED_BYTES {
+        let shares = is_small && self.shared_bytes > 0 && shared_bytes <= SHARED_BYTES;
+        if shares || joined.is_some() {
             self.list.push((task, self.pieces - 1));
-            self.shared_bytes = shared_bytes;
+            self.shared_bytes = if is_small { shared_bytes } else { 0 };
         } else {
             self.list.push((task, self.pieces));
             self.pieces = self.pieces.saturating_add(pieces);

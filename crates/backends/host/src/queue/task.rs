@@ -9,7 +9,7 @@ use transload_hal::{
 };
 
 use super::cut::Cut;
-use super::place::{self, Place};
+use super::place::{self, Place, Row};
 use crate::memory::file::HostFile;
 use crate::memory::hint;
 use crate::raw::{self, Store};
@@ -197,6 +197,25 @@ impl Task {
         }
     }
 
+    /// The file that it reads into memory, and what of it, if it does that.
+    pub(super) fn reads(&self) -> Option<(NonNull<HostFile>, Row)> {
+        let (Place::File(file, offset), Place::Memory(dst)) = (match self.kind {
+            Kind::Copy { src, dst, .. } => (src, dst),
+            _ => return None,
+        }) else {
+            return None;
+        };
+        let len_bytes = self.len_bytes;
+        Some((
+            file,
+            Row {
+                offset,
+                len_bytes,
+                dst,
+            },
+        ))
+    }
+
     /// The payload bytes of a piece.
     pub(super) fn span_of(&self, piece: u32) -> Span {
         let at = self.leading_bytes(piece);
@@ -243,7 +262,17 @@ impl Task {
                 store,
             } => {
                 let span = Span::new(first + at, len);
-                for run in src_shape.runs(0, &dst_shape, 0, span) {
+                let runs = src_shape.runs(0, &dst_shape, 0, span);
+                if let (Place::File(file, offset), Place::Memory(dst)) = (src, dst) {
+                    let rows = runs.map(|run| Row {
+                        offset: offset + run.offset,
+                        len_bytes: run.len_bytes,
+                        dst: dst.wrapping_add(run.other_offset as usize),
+                    });
+                    // SAFETY: runs lie within the shapes, and those within the operands.
+                    return unsafe { place::gather(file, rows) };
+                }
+                for run in runs {
                     let store = if run.len_bytes < STREAMED_RUN_BYTES {
                         Store::Plain
                     } else {
