@@ -5,9 +5,13 @@ mod index;
 mod split;
 
 use std::collections::BTreeMap;
+use std::hash::BuildHasher;
 use std::io::{self, BufReader, Seek};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use hashbrown::hash_table::Entry;
+use hashbrown::{DefaultHashBuilder, HashTable};
 use transload::host::HostFile;
 use transload::{ErrorClass, OpenError};
 
@@ -20,9 +24,10 @@ use crate::{Format, Header, HeaderError, TensorInfo, Value};
 #[derive(Debug)]
 pub struct Model {
     files: Vec<ModelFile>,
-    tensors: Vec<TensorInfo>,
+    tensors: Arc<Vec<TensorInfo>>,
     /// The numbers of the tensors, by name.
-    by_name: Vec<usize>,
+    by_name: HashTable<usize>,
+    hasher: DefaultHashBuilder,
     metadata: BTreeMap<String, Value>,
 }
 
@@ -185,46 +190,49 @@ impl Model {
 
     /// Opens files that together are a model. Its tensors are not found by name yet.
     fn of_files(paths: &[PathBuf]) -> Result<Model, ModelError> {
-        let mut model = Model {
-            files: Vec::with_capacity(paths.len()),
-            tensors: Vec::new(),
-            by_name: Vec::new(),
-            metadata: BTreeMap::new(),
-        };
+        let mut files = Vec::with_capacity(paths.len());
+        let mut tensors = Vec::new();
+        let mut metadata = BTreeMap::new();
         for path in paths {
             let file = HostFile::open(path).map_err(OpenError::from)?;
             let header = read(&file)?;
-            let number = model.files.len();
-            model.files.push(ModelFile {
+            let number = files.len();
+            files.push(ModelFile {
                 file,
                 format: header.format,
             });
             for (key, value) in header.metadata {
-                model.metadata.entry(key).or_insert(value);
+                metadata.entry(key).or_insert(value);
             }
-            model.tensors.extend(
-                header
-                    .tensors
-                    .into_iter()
-                    .map(|of| TensorInfo { file: number, ..of }),
-            );
+            let of_it = header.tensors.into_iter();
+            tensors.extend(of_it.map(|of| TensorInfo { file: number, ..of }));
         }
-        Ok(model)
+        Ok(Model {
+            files,
+            tensors: Arc::new(tensors),
+            by_name: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            metadata,
+        })
     }
 
     /// Finds the tensors by name.
     fn indexed(mut self) -> Result<Model, ModelError> {
-        let mut by_name: Vec<usize> = (0..self.tensors.len()).collect();
-        by_name.sort_by(|a, b| self.tensors[*a].name.cmp(&self.tensors[*b].name));
-        for pair in by_name.windows(2) {
-            let [first, second] = [pair[0], pair[1]].map(|at| &self.tensors[at]);
-            if first.name == second.name {
-                return Err(ModelError::Duplicate {
-                    name: first.name.clone(),
-                    first: self.path(first.file).to_owned(),
-                    second: self.path(second.file).to_owned(),
-                });
-            }
+        let (tensors, hasher) = (&self.tensors, &self.hasher);
+        let hash = |at: &usize| hasher.hash_one(&tensors[*at].name);
+        let mut by_name = HashTable::with_capacity(tensors.len());
+        for (at, tensor) in tensors.iter().enumerate() {
+            let same = |other: &usize| tensors[*other].name == tensor.name;
+            match by_name.entry(hash(&at), same, hash) {
+                Entry::Vacant(place) => place.insert(at),
+                Entry::Occupied(other) => {
+                    return Err(ModelError::Duplicate {
+                        name: tensor.name.clone(),
+                        first: self.path(tensors[*other.get()].file).to_owned(),
+                        second: self.path(tensor.file).to_owned(),
+                    });
+                }
+            };
         }
         self.by_name = by_name;
         Ok(self)
@@ -240,6 +248,11 @@ impl Model {
         self.files[file].file.path()
     }
 
+    /// The tensors, to keep beside the model.
+    pub(crate) fn shared_tensors(&self) -> &Arc<Vec<TensorInfo>> {
+        &self.tensors
+    }
+
     /// Returns the tensors, file by file, in the order of their bytes.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
@@ -247,10 +260,9 @@ impl Model {
 
     /// Returns the tensor of that name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        let found = self
-            .by_name
-            .binary_search_by(|at| self.tensors[*at].name.as_str().cmp(name));
-        found.ok().map(|at| &self.tensors[self.by_name[at]])
+        let is_it = |at: &usize| self.tensors[*at].name == name;
+        let found = self.by_name.find(self.hasher.hash_one(name), is_it);
+        found.map(|at| &self.tensors[*at])
     }
 
     /// Returns what else the headers say. Of a key that several files have, the value of the first file.

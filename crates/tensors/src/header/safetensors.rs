@@ -1,9 +1,10 @@
 //! Safetensors: a length of 8 bytes, a JSON object of so many bytes, and the bytes of the tensors without holes.
 
-use std::collections::HashSet;
+use std::borrow::Cow;
 use std::fmt;
 use std::io::Read;
 
+use hashbrown::HashSet;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
@@ -61,7 +62,7 @@ pub(super) fn read(
 
 /// Checks that no name is there twice.
 fn twice<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<(), HeaderError> {
-    let mut named = HashSet::new();
+    let mut named = HashSet::with_capacity(names.size_hint().0);
     match names.find(|name| !named.insert(name.as_str())) {
         None => Ok(()),
         Some(name) => {
@@ -73,7 +74,7 @@ fn twice<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<(), HeaderEr
 
 /// Checks that the tensors fill the data.
 fn placed(
-    mut entries: Vec<(String, Entry)>,
+    mut entries: Vec<(String, Entry<'_>)>,
     data_begin: u64,
     len_bytes: u64,
 ) -> Result<Vec<TensorInfo>, HeaderError> {
@@ -137,29 +138,30 @@ fn placed(
 
 /// The object, in its own order and with names that are there twice.
 #[derive(Default)]
-struct Entries {
-    tensors: Vec<(String, Entry)>,
+struct Entries<'a> {
+    tensors: Vec<(String, Entry<'a>)>,
     metadata: Vec<(String, String)>,
 }
 
 #[derive(Deserialize)]
-struct Entry {
-    dtype: String,
+struct Entry<'a> {
+    #[serde(borrow)]
+    dtype: Cow<'a, str>,
     shape: Vec<u64>,
     data_offsets: (u64, u64),
 }
 
-impl<'de> Deserialize<'de> for Entries {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entries, D::Error> {
+impl<'de> Deserialize<'de> for Entries<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entries<'de>, D::Error> {
         struct Object;
         impl<'de> Visitor<'de> for Object {
-            type Value = Entries;
+            type Value = Entries<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of tensors")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries<'de>, A::Error> {
                 let mut entries = Entries::default();
                 while let Some(name) = map.next_key::<String>()? {
                     if name == "__metadata__" {

@@ -61,7 +61,7 @@ pub(super) fn open(path: &Path) -> Result<Model, ModelError> {
         let listed = shard_of.get(tensor).map(|shard| folder.join(shard));
         listed.is_some_and(|listed| listed == shards[file])
     };
-    model.tensors.retain(|of| is_listed(of.file, &of.name));
+    std::sync::Arc::make_mut(&mut model.tensors).retain(|of| is_listed(of.file, &of.name));
     let model = model.indexed()?;
     match shard_of
         .iter()
