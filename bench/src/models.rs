@@ -216,7 +216,7 @@ fn transload(files: &Rc<Files>, manager: &TransferManager, place: Place) -> Box<
         let (manager, tensors) = (manager.clone(), Rc::clone(&tensors));
         move || {
             for tensor in &*tensors.borrow() {
-                let poison = vec![POISON; tensor.info.len_bytes as usize];
+                let poison = vec![POISON; tensor.info().len_bytes as usize];
                 manager.copy_from_slice(&poison, &tensor.buffer)?;
             }
             Ok(())
@@ -226,7 +226,7 @@ fn transload(files: &Rc<Files>, manager: &TransferManager, place: Place) -> Box<
     let check = move || {
         let tensors = tensors.borrow();
         let named: HashMap<&str, &Tensor> = { tensors.iter() }
-            .map(|tensor| (tensor.info.name.as_str(), tensor))
+            .map(|tensor| (tensor.name(), tensor))
             .collect();
         files.are(|name| {
             let tensor = named.get(name).context("a tensor is missing")?;

@@ -132,6 +132,11 @@ pub(crate) struct LoadOptions {
     #[arg(long)]
     pub(crate) broadcast: bool,
 
+    /// Cuts the tensors whose whole names fit a pattern along its dimension, counted from 0, a part for each of the devices;
+    /// tensors that fit none go to all of them
+    #[arg(long, value_name = "PATTERN=DIMENSION", value_delimiter = ',', value_parser = split_rule, conflicts_with = "broadcast")]
+    pub(crate) split: Vec<(String, usize)>,
+
     /// Loads only tensors whose whole names fit, or fit another --only: * stands for any characters, ? for one
     #[arg(long, value_name = "PATTERN")]
     pub(crate) only: Vec<String>,
@@ -147,6 +152,19 @@ pub(crate) struct LoadOptions {
     /// Prints what would be read and where it would go, and reads no tensor
     #[arg(long)]
     pub(crate) plan: bool,
+}
+
+/// Takes a rule apart at its last `=`: names may have others.
+fn split_rule(text: &str) -> Result<(String, usize), String> {
+    let (pattern, dimension) = text
+        .rsplit_once('=')
+        .ok_or("a rule is PATTERN=DIMENSION, such as '*.q_proj.weight=0'")?;
+    match dimension.parse() {
+        Ok(dimension) => Ok((pattern.into(), dimension)),
+        Err(error) => Err(format!(
+            "the dimension {dimension:?} is no number from 0 on: {error}"
+        )),
+    }
 }
 
 #[derive(Debug, Args)]

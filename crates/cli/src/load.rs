@@ -42,9 +42,12 @@ pub(crate) fn run(
     if !options.only.is_empty() {
         load = load.only(options.only.iter().map(String::as_str));
     }
-    load = match options.broadcast {
-        true => load.to_all(&options.to),
-        false => load.to_shares(&options.to),
+    let rules = options.split.iter();
+    let rules: Vec<(&str, usize)> = rules.map(|rule| (rule.0.as_str(), rule.1)).collect();
+    load = match (options.broadcast, &rules[..]) {
+        (true, _) => load.to_all(&options.to),
+        (false, []) => load.to_shares(&options.to),
+        (false, rules) => load.to_split(&options.to, rules),
     };
     if options.verify {
         load = load.verify();
@@ -186,7 +189,7 @@ fn planned(
         row("tensors", document.tensors.to_string()),
         row("bytes", ByteSize(document.bytes).to_string()),
         row("files", document.files.to_string()),
-        row("read between tensors", ByteSize(between).to_string()),
+        row("read beside them", ByteSize(between).to_string()),
     ];
     let memories = plan.memories();
     rows.extend(

@@ -55,6 +55,42 @@ fn a_model_goes_to_several_memories() {
 }
 
 #[test]
+fn a_model_is_split_by_rules() {
+    let folder = Folder::new("load-split");
+    folder.model("model", 4096);
+    let load = ["load", "model", "--to", "cpu:0,cpu:0/shared", "--verify"];
+    let split = |rules: &str| folder.json(&[&load[..], &["--split", rules]].concat());
+    // Of `a` a row each, or the half of each row; `b` as a whole to both, or halved.
+    for (rules, bytes) in [
+        ("a=0", 2 * 4096),
+        ("a=1", 2 * 4096),
+        ("*=0", 4096),
+        ("c=0,b=0,*=1", 4096),
+    ] {
+        let said = split(rules);
+        let each = (3072 + bytes) / 2;
+        assert_eq!(said["memory_bytes"], json!([each, each]), "{rules}");
+    }
+    for (rules, words) in [
+        ("a", "a rule is PATTERN=DIMENSION"),
+        ("a=x", "\"x\" is no number from 0 on"),
+        (
+            "a=2",
+            "tensor \"a\" of shape [2, 768]: it is to be split along dimension 2, and has 2",
+        ),
+    ] {
+        refused(
+            &folder,
+            &[&load[..], &["--split", rules]].concat(),
+            2,
+            &[words],
+        );
+    }
+    let both = [&load[..], &["--split", "a=0", "--broadcast"]].concat();
+    refused(&folder, &both, 2, &["--broadcast"]);
+}
+
+#[test]
 fn what_is_no_model_is_named() {
     let folder = Folder::new("no-model");
     folder.file("bytes", 100);

@@ -2,12 +2,15 @@
 
 mod error;
 mod loading;
+mod part;
 mod plan;
 mod run;
 
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use transload::{AllocSpec, Buffer, MemoryId, Place, TransferManager};
+use wildmatch::WildMatch;
 
 use crate::{Model, TensorInfo};
 
@@ -42,6 +45,7 @@ impl Loader {
             model,
             place: Where::All(vec![transload::DeviceId::CPU0.into()]),
             chosen: (0..model.tensors().len()).collect(),
+            slices: Vec::new(),
             verify: false,
         }
     }
@@ -90,6 +94,8 @@ pub struct Load<'a> {
     place: Where,
     /// The numbers of the tensors, in the model's order.
     chosen: Vec<usize>,
+    /// What is wanted of each tensor of the model, elements along each dimension; empty where no slice is.
+    slices: Vec<Option<Vec<Range<u64>>>>,
     verify: bool,
 }
 
@@ -100,6 +106,8 @@ enum Where {
     All(Vec<Place>),
     /// Each to the one of its number in the model.
     Each(Vec<Place>),
+    /// Cut along a dimension, a part to each of them, or where there is none, each to all of them.
+    Split(Vec<Place>, Vec<Option<usize>>),
 }
 
 impl<'a> Load<'a> {
@@ -146,11 +154,45 @@ impl<'a> Load<'a> {
         }
     }
 
+    /// Loads a part of each tensor into each of these places: a tensor whose whole name fits the pattern of a rule is cut along
+    /// the dimension of the first such rule, counted from 0, into as many parts as there are places; others go to all of
+    /// them. Parts are whole blocks of the tensor's type, and none is more than a block longer than another. In patterns `*`
+    /// stands for any characters, `?` for one.
+    ///
+    /// So layers are spread for tensor parallelism: the first of two matrices along its outputs, the second one along its
+    /// inputs.
+    pub fn to_split(mut self, places: &[Place], rules: &[(&str, usize)]) -> Load<'a> {
+        let rules = rules
+            .iter()
+            .map(|(pattern, dimension)| (WildMatch::new(pattern), *dimension));
+        let rules: Vec<(WildMatch, usize)> = rules.collect();
+        let dimension = |tensor: &TensorInfo| {
+            let mut fitting = rules.iter().filter(|rule| rule.0.matches(&tensor.name));
+            fitting.next().map(|rule| rule.1)
+        };
+        let dimensions = self.model.tensors().iter().map(dimension).collect();
+        self.place = Where::Split(places.to_vec(), dimensions);
+        self
+    }
+
+    /// Loads a slice of each tensor for which `slice_of` returns one: the elements along each dimension, from the outermost
+    /// on; along the dimensions of which nothing is said, all. A slice of a type in blocks, such as `Q4_0`, has whole blocks
+    /// of the last dimension.
+    ///
+    /// Short pieces that lie near each other in the file are read together with what lies between
+    /// ([`LoadPlan::read_bytes`]), and cut apart on the way.
+    pub fn slice(
+        mut self,
+        slice_of: impl FnMut(&TensorInfo) -> Option<Vec<Range<u64>>>,
+    ) -> Load<'a> {
+        self.slices = self.model.tensors().iter().map(slice_of).collect();
+        self
+    }
+
     /// Loads only tensors whose whole names fit one of the patterns, of those that earlier calls have left: `*` stands for any
     /// characters, `?` for one.
     pub fn only<'p>(self, patterns: impl IntoIterator<Item = &'p str>) -> Load<'a> {
-        let patterns = patterns.into_iter().map(wildmatch::WildMatch::new);
-        let patterns: Vec<wildmatch::WildMatch> = patterns.collect();
+        let patterns: Vec<WildMatch> = patterns.into_iter().map(WildMatch::new).collect();
         self.filter(|tensor| patterns.iter().any(|pattern| pattern.matches(&tensor.name)))
     }
 

@@ -64,11 +64,9 @@ impl Save {
 
     /// Adds tensors that were loaded, under their names.
     pub fn tensors<'a>(self, tensors: impl IntoIterator<Item = &'a Tensor>) -> Save {
-        tensors
-            .into_iter()
-            .fold(self, |save, Tensor { info, buffer }| {
-                save.tensor(info.name.clone(), info.dtype, &info.shape, buffer)
-            })
+        tensors.into_iter().fold(self, |save, of| {
+            save.tensor(of.name(), of.dtype(), of.shape(), &of.buffer)
+        })
     }
 
     /// Adds a text to the metadata of each file, or replaces the one of that key.

@@ -18,6 +18,16 @@ pub enum LoadError {
     /// No place was named.
     #[error("no place for the tensors was named")]
     NoPlace,
+    /// A slice that the tensor does not have, or a tensor that cannot be split so.
+    #[error("tensor {tensor:?} of shape {shape:?}: {reason}")]
+    Slice {
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        shape: Vec<u64>,
+        /// What is not right.
+        reason: String,
+    },
     /// A tensor that no allocation can hold.
     #[error(
         "tensor {tensor:?} has {len_bytes} bytes, and one allocation in {memory} has at most {limit}; load it into another memory"
@@ -117,6 +127,7 @@ impl LoadError {
         match self {
             LoadError::NoPlace
             | LoadError::NoTensor { .. }
+            | LoadError::Slice { .. }
             | LoadError::TooLarge { .. }
             | LoadError::Unfit { .. } => ErrorClass::Caller,
             LoadError::NoRoom { .. } => ErrorClass::Exhausted,

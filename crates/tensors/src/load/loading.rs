@@ -1,23 +1,75 @@
 //! A load under way.
 
 use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use transload::{Batch, Buffer, Canceller, Transfer};
 
 use super::LoadError;
+use super::part::Part;
+use super::plan::Item;
 use super::run::Run;
 use crate::save::is_consequence;
-use crate::{Model, TensorInfo};
+use crate::{DType, Model, TensorInfo};
 
-/// A tensor in the memory of a device.
-#[derive(Clone, Debug)]
+/// A tensor in the memory of a device, or a part of one.
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Tensor {
-    /// What its file says of it.
-    pub info: TensorInfo,
-    /// Its bytes. The memory around them holds other tensors of the load, and is there as long as one of them is.
+    infos: Arc<Vec<TensorInfo>>,
+    number: usize,
+    part: Option<Arc<Part>>,
+    /// Its bytes: the elements lie densely, those of the last dimension next to each other. The memory around them holds other
+    /// tensors of the load, and is there as long as one of them is.
     pub buffer: Buffer,
+}
+
+impl Tensor {
+    /// Returns what its file says of the whole tensor.
+    pub fn info(&self) -> &TensorInfo {
+        &self.infos[self.number]
+    }
+
+    /// Returns its name.
+    pub fn name(&self) -> &str {
+        &self.info().name
+    }
+
+    /// Returns the type of its elements in memory.
+    pub fn dtype(&self) -> DType {
+        self.part
+            .as_ref()
+            .map_or(self.info().dtype, |part| part.dtype)
+    }
+
+    /// Returns the sizes of its dimensions in memory, the outermost first.
+    pub fn shape(&self) -> &[u64] {
+        self.part
+            .as_ref()
+            .map_or(&self.info().shape, |part| &part.shape)
+    }
+
+    /// Returns which elements of the whole tensor these are along each dimension. `None`: all.
+    pub fn ranges(&self) -> Option<&[Range<u64>]> {
+        let part = self.part.as_ref()?;
+        let is_slice = part.shape != self.info().shape;
+        is_slice.then_some(&part.ranges)
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tensor")
+            .field("name", &self.name())
+            .field("dtype", &self.dtype())
+            .field("shape", &self.shape())
+            .field("ranges", &self.ranges())
+            .field("buffer", &self.buffer)
+            .finish()
+    }
 }
 
 /// A load under way: an iterator of the tensors in the order of their arrival. [`next`](Iterator::next) blocks until the
@@ -47,23 +99,37 @@ struct Pending {
 const LOOKED_AT: usize = 64;
 
 impl Loading {
-    pub(super) fn new(model: &Model, parts: Vec<(&Run, Buffer)>, batch: Batch) -> Loading {
+    pub(super) fn new(
+        model: &Model,
+        items: &[Item],
+        parts: Vec<(&Run, Buffer)>,
+        batch: Batch,
+    ) -> Loading {
         let canceller = batch.canceller();
         let transfers = batch.into_transfers().into_iter();
         let pending = parts
             .into_iter()
             .zip(transfers)
             .map(|((run, target), transfer)| {
-                let tensors = run.tensors.iter().map(|(number, at)| {
-                    let info = model.tensors()[*number].clone();
-                    let Ok(buffer) = target.slice(*at..*at + info.len_bytes) else {
+                let tensors = run.items.iter().map(|(item, at)| {
+                    let Item {
+                        number,
+                        part,
+                        len_bytes,
+                    } = &items[*item];
+                    let Ok(buffer) = target.slice(*at..*at + len_bytes) else {
                         unreachable!("the run holds its tensors");
                     };
-                    Tensor { info, buffer }
+                    Tensor {
+                        infos: Arc::clone(model.shared_tensors()),
+                        number: *number,
+                        part: part.clone(),
+                        buffer,
+                    }
                 });
                 let tensors: Vec<Tensor> = tensors.collect();
                 Pending {
-                    len_bytes: tensors.iter().map(|tensor| tensor.info.len_bytes).sum(),
+                    len_bytes: tensors.iter().map(|tensor| tensor.buffer.len()).sum(),
                     tensors,
                     path: model.files()[run.file].file.path().to_owned(),
                     transfer,
@@ -121,7 +187,10 @@ impl Iterator for Loading {
             } = run;
             if let Err(source) = transfer.wait() {
                 self.canceller.cancel();
-                let names = |tensors: Vec<Tensor>| tensors.into_iter().map(|of| of.info.name);
+                let names = |tensors: &[Tensor]| {
+                    let names = tensors.iter().map(|of| of.name().to_owned());
+                    names.collect()
+                };
                 let rest = self.runs.drain(..).filter_map(|run| {
                     let source = run.transfer.wait().err()?;
                     Some((run.path, run.tensors, source))
@@ -132,7 +201,7 @@ impl Iterator for Loading {
                 return first.map(|(path, tensors, source)| {
                     Err(LoadError::Transfer {
                         path,
-                        tensors: names(tensors).collect(),
+                        tensors: names(&tensors),
                         source: Box::new(source),
                     })
                 });

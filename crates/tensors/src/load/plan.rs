@@ -1,5 +1,7 @@
 //! The plan of a load: which bytes go where, in which pieces.
 
+use std::sync::Arc;
+
 use transload::hal::MemoryInfo;
 use transload::host::HostFile;
 use transload::{
@@ -7,7 +9,8 @@ use transload::{
     Request,
 };
 
-use super::run::{MOST_RUN_BYTES, Run};
+use super::part::{Bytes, Part, Ranges, split_along};
+use super::run::{Limits, MOST_RUN_BYTES, Run};
 use super::{Load, LoadError, Loading, Where};
 use crate::TensorInfo;
 
@@ -16,6 +19,9 @@ const RUN_ALIGNMENT: u64 = 256;
 
 /// Small tensors are read together in so many pieces at most: one thread reads the pieces of a run.
 const MOST_PIECES: usize = 1024;
+
+/// The last run for the same memories is among the last ones, one for each place and one for all of them.
+const LOOKED_AT: usize = 64;
 
 /// Tensors of one load lie in memory of at most so many bytes each, or of one tensor.
 const MOST_ARENA_BYTES: u64 = 1 << 30;
@@ -26,10 +32,21 @@ const MOST_ARENA_BYTES: u64 = 1 << 30;
 pub struct LoadPlan<'a> {
     load: Load<'a>,
     memories: Vec<MemoryId>,
+    items: Vec<Item>,
     runs: Vec<Run>,
     arenas: Vec<Arena>,
     /// Of each run, the arena in each of its memories, and where it begins there.
     places: Vec<Vec<(usize, u64)>>,
+}
+
+/// A tensor, or a part of one, that arrives as one.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    /// The tensor's number in the model.
+    pub(super) number: usize,
+    /// What of it, where it is not the tensor as its file has it.
+    pub(super) part: Option<Arc<Part>>,
+    pub(super) len_bytes: u64,
 }
 
 /// Memory to allocate.
@@ -49,43 +66,86 @@ impl<'a> LoadPlan<'a> {
         let mut plan = LoadPlan {
             load,
             memories: Vec::new(),
+            items: Vec::new(),
             runs: Vec::new(),
             arenas: Vec::new(),
             places: Vec::new(),
         };
         let common = match plan.load.place.clone() {
-            Where::All(places) if places.is_empty() => Err(LoadError::NoPlace),
-            Where::All(places) => places.into_iter().map(|place| plan.number(place)).collect(),
+            Where::All(places) | Where::Split(places, _) if places.is_empty() => {
+                Err(LoadError::NoPlace)
+            }
+            Where::All(places) | Where::Split(places, _) => {
+                places.into_iter().map(|place| plan.number(place)).collect()
+            }
             Where::Each(_) => Ok(Vec::new()),
         }?;
-        // A checksum is one of bytes that lie end to end at both ends.
-        let most_pieces = if plan.load.verify { 1 } else { MOST_PIECES };
         let infos = plan.load.loader.manager.memories();
-        // The last run for each memory, or for all of them.
-        let mut last: Vec<Option<usize>> = Vec::new();
         for number in plan.load.chosen.clone() {
-            let memories = match &plan.load.place {
-                Where::All(_) => common.clone(),
-                Where::Each(places) => vec![plan.number(places[number])?],
-            };
             let tensor = &all[number];
-            let file_bytes = plan.load.model.files()[tensor.file].file.span().len;
-            let limits = memories
-                .iter()
-                .map(|at| max_alloc(&infos, plan.memories[*at]));
-            let most_bytes = limits.fold(MOST_RUN_BYTES, u64::min);
-            last.resize(plan.memories.len(), None);
-            let last = &mut last[memories[0]];
-            let joins = last.is_some_and(|at| {
-                plan.runs[at].takes(number, tensor, (file_bytes, most_bytes, most_pieces))
-            });
-            if !joins {
-                *last = Some(plan.runs.len());
-                plan.runs.push(Run::of(number, tensor, memories));
+            let ranges = plan.load.slices.get(number).cloned().flatten();
+            let split = match &plan.load.place {
+                Where::Split(_, dimensions) => dimensions[number],
+                _ => None,
+            };
+            let parts: Vec<(Option<Ranges>, Vec<usize>)> = match split {
+                Some(dimension) => {
+                    let parts = split_along(tensor, ranges, dimension, common.len())?;
+                    let memories = common.iter().map(|memory| vec![*memory]);
+                    { parts.into_iter().map(Some) }.zip(memories).collect()
+                }
+                None => {
+                    let memories = match &plan.load.place {
+                        Where::Each(places) => vec![plan.number(places[number])?],
+                        _ => common.clone(),
+                    };
+                    vec![(ranges, memories)]
+                }
+            };
+            for (ranges, memories) in parts {
+                let part = ranges.map(|ranges| Part::new(tensor, ranges)).transpose()?;
+                plan.add(number, part, memories, &infos)?;
             }
         }
-        plan.allot()?;
+        plan.allot(&infos)?;
         Ok(plan)
+    }
+
+    /// Adds what arrives of a tensor in some memories, to the last run there or as a new one.
+    fn add(
+        &mut self,
+        number: usize,
+        part: Option<Part>,
+        memories: Vec<usize>,
+        infos: &[MemoryInfo],
+    ) -> Result<(), LoadError> {
+        let tensor = &self.load.model.tensors()[number];
+        let bytes = match &part {
+            Some(part) => part.bytes(tensor)?,
+            None => Bytes::of_tensor(tensor),
+        };
+        let item = self.items.len();
+        self.items.push(Item {
+            number,
+            part: part.map(Arc::new),
+            len_bytes: bytes.len_bytes(),
+        });
+        let most = memories
+            .iter()
+            .map(|at| max_alloc(infos, self.memories[*at]));
+        let limits = Limits {
+            file_bytes: self.load.model.files()[tensor.file].file.span().len,
+            run_bytes: most.fold(MOST_RUN_BYTES, u64::min),
+            // A checksum is one of bytes that lie end to end at both ends.
+            pieces: if self.load.verify { 1 } else { MOST_PIECES },
+        };
+        let near = self.runs.iter_mut().rev().take(LOOKED_AT);
+        let last = { near }.find(|run| run.memories == memories);
+        let last = last.filter(|run| run.file == tensor.file);
+        if !last.is_some_and(|run| run.takes(item, &bytes, &limits)) {
+            self.runs.push(Run::new(item, tensor.file, bytes, memories));
+        }
+        Ok(())
     }
 
     /// Returns the number of the memory of a place, which is new or not.
@@ -103,18 +163,17 @@ impl<'a> LoadPlan<'a> {
     }
 
     /// Gives each run its place in each of its memories, in arenas of limited size or of one run.
-    fn allot(&mut self) -> Result<(), LoadError> {
-        let infos = self.load.loader.manager.memories();
+    fn allot(&mut self, infos: &[MemoryInfo]) -> Result<(), LoadError> {
         let info = |number: usize| infos.iter().find(|info| info.id == self.memories[number]);
         let mut last: Vec<Option<usize>> = vec![None; self.memories.len()];
         for run in &self.runs {
             let mut places = Vec::with_capacity(run.memories.len());
             for memory in run.memories.iter().copied() {
-                let limit = max_alloc(&infos, self.memories[memory]);
+                let limit = max_alloc(infos, self.memories[memory]);
                 if run.len_bytes > limit {
-                    let (tensor, _) = run.tensors[0];
+                    let number = self.items[run.items[0].0].number;
                     return Err(LoadError::TooLarge {
-                        tensor: self.load.model.tensors()[tensor].name.clone(),
+                        tensor: self.load.model.tensors()[number].name.clone(),
                         len_bytes: run.len_bytes,
                         memory: self.memories[memory],
                         limit,
@@ -155,16 +214,17 @@ impl<'a> LoadPlan<'a> {
         self.load.chosen.iter().map(|at| &all[*at])
     }
 
-    /// Returns how many bytes the tensors have.
+    /// Returns how many bytes arrive. What goes to several places counts once.
     pub fn len_bytes(&self) -> u64 {
-        let lens = self.tensors().map(|tensor| tensor.len_bytes);
+        let lens = self.items.iter().map(|item| item.len_bytes);
         lens.fold(0, u64::saturating_add)
     }
 
-    /// Returns how many bytes of files are read: those of the tensors, and up to 63 between two of them, which fill the
-    /// place up to the next multiple of 64.
+    /// Returns how many bytes of files are read: those that arrive, and what lies between them where that is quicker to
+    /// read than to leave out. Between two tensors that are up to 63 bytes, which fill the place up to the next multiple of
+    /// 64, and between short pieces up to 4 KiB.
     pub fn read_bytes(&self) -> u64 {
-        let lens = self.runs.iter().map(|run| run.len_bytes);
+        let lens = self.runs.iter().map(|run| run.bytes.read_bytes());
         lens.fold(0, u64::saturating_add)
     }
 
@@ -230,7 +290,7 @@ impl<'a> LoadPlan<'a> {
         }
         let batch = loader.manager.copy_batch(&requests, OnFailure::Stop);
         let batch = batch.map_err(transload::Error::from)?;
-        Ok(Loading::new(self.load.model, parts, batch))
+        Ok(Loading::new(self.load.model, &self.items, parts, batch))
     }
 
     /// Returns the bytes of a run in its file.
@@ -238,18 +298,15 @@ impl<'a> LoadPlan<'a> {
         let Some(file) = file else {
             unreachable!("each file of a run was taken in");
         };
-        if run.end() > file.len() {
+        let end = run.bytes.end();
+        if end > file.len() {
             return Err(LoadError::Cut {
                 path: self.load.model.files()[run.file].file.path().to_owned(),
-                end: run.end(),
+                end,
                 len_bytes: file.len(),
             });
         }
-        let source = match &run.pieces[..] {
-            [only] => file.slice(only.clone()).map(Region::from),
-            pieces => Region::spans(file, pieces),
-        };
-        Ok(source.map_err(transload::Error::from)?)
+        Ok(run.bytes.of(file)?)
     }
 
     /// Takes in the files that are read, by number.

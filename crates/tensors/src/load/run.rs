@@ -1,8 +1,6 @@
 //! Runs: tensors of a file that are read together.
 
-use std::ops::Range;
-
-use crate::TensorInfo;
+use super::part::Bytes;
 
 /// Where tensors begin in memory: at multiples of this. JAX takes host memory without a copy from 64 on, and vector
 /// instructions load whole registers.
@@ -15,63 +13,70 @@ pub(super) const MOST_RUN_BYTES: u64 = 16 << 20;
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) file: usize,
-    /// The pieces of the file. Between two tensors they go on beyond the first, up to a multiple of [`ALIGNMENT`]: what
+    /// Where they lie in the file. Between two tensors spans go on beyond the first, up to a multiple of [`ALIGNMENT`]: what
     /// lies there in memory does not matter.
-    pub(super) pieces: Vec<Range<u64>>,
+    pub(super) bytes: Bytes,
     pub(super) len_bytes: u64,
     /// The numbers of the memories that get the bytes.
     pub(super) memories: Vec<usize>,
-    /// The numbers of the tensors, and where each begins in the run.
-    pub(super) tensors: Vec<(usize, u64)>,
+    /// The numbers of the items, and where each begins in the run.
+    pub(super) items: Vec<(usize, u64)>,
+}
+
+/// What limits a run.
+pub(super) struct Limits {
+    /// The length of the file.
+    pub(super) file_bytes: u64,
+    pub(super) run_bytes: u64,
+    pub(super) pieces: usize,
 }
 
 impl Run {
-    pub(super) fn of(number: usize, tensor: &TensorInfo, memories: Vec<usize>) -> Run {
-        let bytes = tensor.offset..tensor.offset + tensor.len_bytes;
+    pub(super) fn new(item: usize, file: usize, bytes: Bytes, memories: Vec<usize>) -> Run {
         Run {
-            file: tensor.file,
-            pieces: vec![bytes],
-            len_bytes: tensor.len_bytes,
+            file,
+            len_bytes: bytes.len_bytes(),
+            bytes,
             memories,
-            tensors: vec![(number, 0)],
+            items: vec![(item, 0)],
         }
     }
 
-    /// Adds a tensor that comes later in the file. Returns whether it can be read with the others.
-    pub(super) fn takes(
-        &mut self,
-        number: usize,
-        tensor: &TensorInfo,
-        (file_bytes, most_bytes, most_pieces): (u64, u64, usize),
-    ) -> bool {
-        let pieces = self.pieces.len();
-        let Some(last) = self.pieces.last_mut() else {
+    /// Adds an item of the same file, whose bytes come later there. Returns whether it can be read with the others.
+    pub(super) fn takes(&mut self, item: usize, bytes: &Bytes, limits: &Limits) -> bool {
+        let (pieces, last) = match &mut self.bytes {
+            Bytes::Span(only) => (1, only),
+            Bytes::Spans(spans) => match (spans.len(), spans.last_mut()) {
+                (count, Some(last)) => (count, last),
+                _ => return false,
+            },
+            Bytes::Rows(..) => return false,
+        };
+        let Bytes::Span(new) = bytes else {
             return false;
         };
         let at = self.len_bytes.next_multiple_of(ALIGNMENT);
         let padded = last.end + (at - self.len_bytes);
-        let follows = padded == tensor.offset;
-        if tensor.file != self.file
-            || at + tensor.len_bytes > most_bytes
-            || padded > file_bytes
-            || !(follows || pieces < most_pieces)
+        let follows = padded == new.start;
+        if at + (new.end - new.start) > limits.run_bytes
+            || padded > limits.file_bytes
+            || !(follows || pieces < limits.pieces)
         {
             return false;
         }
-        let end = tensor.offset + tensor.len_bytes;
         last.end = padded;
         match follows {
-            true => last.end = end,
-            false => self.pieces.push(tensor.offset..end),
+            true => last.end = new.end,
+            false => {
+                let last = last.clone();
+                match &mut self.bytes {
+                    Bytes::Spans(spans) => spans.push(new.clone()),
+                    all => *all = Bytes::Spans(vec![last, new.clone()]),
+                }
+            }
         }
-        self.len_bytes = at + tensor.len_bytes;
-        self.tensors.push((number, at));
+        self.len_bytes = at + (new.end - new.start);
+        self.items.push((item, at));
         true
-    }
-
-    /// Returns where the bytes to read end in the file.
-    pub(super) fn end(&self) -> u64 {
-        let ends = self.pieces.iter().map(|piece| piece.end);
-        ends.max().unwrap_or(0)
     }
 }

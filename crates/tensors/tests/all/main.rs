@@ -8,3 +8,4 @@ mod loads;
 mod models;
 mod safetensors;
 mod saves;
+mod slices;

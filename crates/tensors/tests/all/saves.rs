@@ -76,7 +76,7 @@ fn what_is_saved_is_what_the_crate_reads_and_what_is_loaded() {
     let loader = Loader::new(&manager);
     for tensor in loader.load(&model).start().unwrap() {
         let tensor = tensor.unwrap();
-        assert!(*tensor.buffer.read().unwrap() == expected[tensor.info.name.as_str()][..]);
+        assert!(*tensor.buffer.read().unwrap() == expected[tensor.name()][..]);
     }
     assert_eq!(fs::read_dir(folder.path("")).unwrap().count(), 1);
 }
@@ -118,7 +118,7 @@ fn shards_and_their_list_are_one_model_and_replace_an_older_one() {
         .collect::<Result<_, _>>()
         .unwrap();
     for tensor in &loaded {
-        assert!(*tensor.buffer.read().unwrap() == expected[tensor.info.name.as_str()][..]);
+        assert!(*tensor.buffer.read().unwrap() == expected[tensor.name()][..]);
     }
     // And back into one file.
     let path = folder.path("again.safetensors");
