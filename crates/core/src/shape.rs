@@ -203,7 +203,7 @@ impl Shape {
 
     /// Returns where the payload byte `at` lies, and how many payload bytes follow it without a gap
     /// (itself included). `at` is below the payload.
-    pub(crate) fn locate(&self, at: u64) -> (u64, u64) {
+    pub fn locate(&self, at: u64) -> (u64, u64) {
         let row = at / self.width_bytes;
         let column = at % self.width_bytes;
         let (plane, row) = (row / self.rows, row % self.rows);

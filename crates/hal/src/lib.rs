@@ -57,7 +57,7 @@ pub use span::HostSpan;
 pub use threads::{Sleepers, Worker};
 pub use transload_core::defaults;
 pub use transload_core::{
-    Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, EngineId, Instant, Inventory,
-    Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Name, PciAddress, Place, Rows,
-    Run, Shape, Span, StorageId, Topology, Uuid,
+    Access, BackendId, Conversion, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, Element,
+    EngineId, Instant, Inventory, Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind,
+    Name, NoConversion, PciAddress, Place, Rows, Run, Shape, Span, StorageId, Topology, Uuid,
 };

@@ -1,6 +1,6 @@
 //! Operations, as the engine submits them to a backend.
 
-use transload_core::{DeviceId, MemoryId, Shape, Span};
+use transload_core::{Conversion, DeviceId, MemoryId, Shape, Span};
 
 use crate::{Buffer, Fault, MaybeSend, MaybeSync};
 
@@ -57,6 +57,16 @@ pub enum Op<'a> {
         dst: Layout<'a>,
         /// Which bytes of the two payloads.
         span: Span,
+    },
+    /// Copies the numbers of `src` to `dst` in another form. Both have as many, and they do not overlap. Only the host's
+    /// backend has it, for bytes that the host's threads reach.
+    Convert {
+        /// Where the numbers are, at any address.
+        src: Part<'a>,
+        /// Where they go, at any address.
+        dst: Part<'a>,
+        /// From which form to which.
+        conversion: Conversion,
     },
     /// Maps the buffer; [`Buffer::host`] finds it afterwards. For managed memory, which [`Buffer::host`] finds without
     /// this: announces that the host is going to write, and nothing else writes the host's copy of these bytes until
@@ -158,7 +168,9 @@ impl Op<'_> {
     #[must_use]
     pub fn ends(&self) -> Option<(MemoryId, MemoryId)> {
         match self {
-            Op::Copy { src, dst } => Some((src.buffer.memory(), dst.buffer.memory())),
+            Op::Copy { src, dst } | Op::Convert { src, dst, .. } => {
+                Some((src.buffer.memory(), dst.buffer.memory()))
+            }
             Op::Pitched { src, dst, .. } => Some((src.buffer.memory(), dst.buffer.memory())),
             _ => None,
         }
@@ -170,6 +182,7 @@ impl core::fmt::Debug for Op<'_> {
         let (name, bytes) = match self {
             Op::Copy { dst, .. } => ("Copy", dst.len_bytes),
             Op::Pitched { span, .. } => ("Pitched", span.len),
+            Op::Convert { dst, .. } => ("Convert", dst.len_bytes),
             Op::AcquireHost { buffer } => ("AcquireHost", buffer.len()),
             Op::ReleaseHost { buffer } => ("ReleaseHost", buffer.len()),
             Op::Prefetch { part, .. } => ("Prefetch", part.len_bytes),

@@ -159,8 +159,9 @@ pub mod model {
 }
 
 pub use transload_core::{
-    ByteRate, ByteSize, DeviceId, DeviceKind, DeviceName, Instant, MemoryId, MemoryKind, Method,
-    Nanoseconds, PciAddress, Place, Shape, Span, Topology, Uuid, stats,
+    ByteRate, ByteSize, Conversion, DeviceId, DeviceKind, DeviceName, Element, Instant, MemoryId,
+    MemoryKind, Method, Nanoseconds, NoConversion, PciAddress, Place, Shape, Span, Topology, Uuid,
+    stats,
 };
 /// CUDA devices, whose [`Cuda`](cuda_backend::Cuda) takes users' own memory in.
 #[cfg(cuda)]

@@ -6,7 +6,7 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use transload_core::{Instant, LinkId};
+use transload_core::{Conversion, Instant, LinkId};
 
 use crate::engine::checked::{Checked, Only, Terms};
 use crate::engine::types::{BatchFlag, Priority};
@@ -17,6 +17,7 @@ use crate::{Cancelled, Canceller, Candidate, Event, Region, Report, Transfer, Tr
 pub struct Request {
     pub(crate) src: Region,
     pub(crate) dst: Region,
+    pub(crate) conversion: Option<Conversion>,
     pub(crate) terms: Terms,
 }
 
@@ -26,8 +27,31 @@ impl Request {
         Request {
             src: src.into(),
             dst: dst.into(),
+            conversion: None,
             terms: Terms::default(),
         }
+    }
+
+    /// Converts the numbers of the source while they are copied. The destination has as many numbers, in the other form, and
+    /// its length is counted in reports and progress. The host's threads convert: bytes in a file, in the host's memory, or in
+    /// device memory that is mapped for the host, on their way to any memory. The forms are the host's own, little-endian, and
+    /// numbers may lie at any address.
+    ///
+    /// ```
+    /// # #[cfg(feature = "std")] {
+    /// # use transload::{Conversion, Element, Request, TransferManager};
+    /// # let manager = TransferManager::builder().host().build()?;
+    /// let halves = manager.adopt(vec![0x00, 0x3c, 0x00, 0xc0])?; // 1 and -2
+    /// let singles = manager.adopt(vec![0u8; 8])?;
+    /// let conversion = Conversion::new(Element::F16, Element::F32)?;
+    /// manager.submit(&Request::new(&halves, &singles).convert(conversion)).wait()?;
+    /// assert_eq!(manager.read_to_vec(&singles)?, [1f32.to_le_bytes(), (-2f32).to_le_bytes()].concat());
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn convert(mut self, conversion: Conversion) -> Request {
+        self.conversion = Some(conversion);
+        self
     }
 
     /// Reads both ends again after the copy and compares their checksums (xxh3-64). A difference
@@ -100,7 +124,12 @@ impl Request {
     }
 
     pub(crate) fn check(&self) -> Result<Checked, TransferError> {
-        Checked::new(self.src.operand(), self.dst.operand())
+        let src = self.src.operand();
+        let src = match self.conversion {
+            Some(conversion) => src.converted(conversion)?,
+            None => src,
+        };
+        Checked::new(src, self.dst.operand())
     }
 }
 

@@ -6,11 +6,13 @@
 //! accesses until the call returns.
 
 mod background;
+mod convert;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
 pub use background::stay_in_the_background;
+pub use convert::convert;
 pub use plain::{copy_overlapping, overlaps};
 
 /// How a copy writes its destination.

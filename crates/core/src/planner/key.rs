@@ -55,6 +55,9 @@ impl PlanKey {
 pub enum Purpose {
     /// They arrive at the destination.
     Copy,
+    /// They arrive at the destination, and the first link converts them: one of the host's engine, whose work that is. Sizes
+    /// are those of the bytes that arrive.
+    Convert,
     /// They arrive at the destination, and a transform sees each of them once: in a slot where the
     /// route has one that the host can address, else in place in the source or the destination.
     CopyWithDigest,

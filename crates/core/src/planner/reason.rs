@@ -57,6 +57,11 @@ pub enum Reason {
         /// The first such link.
         link: LinkId,
     },
+    /// The first link is none of the host's engine, and the bytes are to be converted there.
+    ConvertsNothing {
+        /// The first such link.
+        link: LinkId,
+    },
     /// The bytes must pass a transform, and the host can address them nowhere on the way, or no
     /// backend runs transforms.
     NoTransform,
@@ -125,6 +130,11 @@ impl fmt::Display for Reason {
             Reason::NotPitched { link } => write!(
                 f,
                 "not pitched: {} takes contiguous regions only",
+                LinkName(link)
+            ),
+            Reason::ConvertsNothing { link } => write!(
+                f,
+                "no conversion: {} is no link of the host's engine, which converts numbers",
                 LinkName(link)
             ),
             Reason::NoTransform => {

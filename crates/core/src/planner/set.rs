@@ -243,6 +243,9 @@ impl Survey {
             Flaw::NotPitched(hop) => Reason::NotPitched {
                 link: self.hops[usize::from(hop)].link.id,
             },
+            Flaw::ConvertsNothing(hop) => Reason::ConvertsNothing {
+                link: self.hops[usize::from(hop)].link.id,
+            },
             Flaw::NoTransform => Reason::NoTransform,
             Flaw::NoRoom => Reason::NoRoom {
                 chunk_bytes: MIN_CHUNK_BYTES,

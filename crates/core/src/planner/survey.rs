@@ -8,8 +8,8 @@ use super::{Barred, Limits, NoPlan, PlanKey, Purpose};
 use crate::defaults::{MIN_CHUNK_BYTES, host_load, max_chunk_bytes, visible_cost};
 use crate::estimate::Line;
 use crate::{
-    BackendId, Correction, Curve, EngineId, Link, LinkClass, LinkId, MemoryInfo, Topology,
-    Transformer,
+    BackendId, Correction, Curve, DeviceId, EngineId, Link, LinkClass, LinkId, MemoryInfo,
+    Topology, Transformer,
 };
 
 /// Exponents of the chunk sizes that are considered: powers of two from [`MIN_CHUNK_BYTES`] to the largest of any class
@@ -116,7 +116,7 @@ impl Survey {
             owners: [src, dst].map(Owner::of),
             ways: Vec::new(),
         };
-        if key.purpose != Purpose::Copy {
+        if matches!(key.purpose, Purpose::CopyWithDigest | Purpose::Digest) {
             let transforms = topology.transforms().iter();
             survey.transformers = transforms.map(|t| (t.clone(), times(&t.cost))).collect();
         }
@@ -306,7 +306,7 @@ impl Survey {
         let in_slot = |at: usize| memories[slots[at]].host_addressable;
         // How many of the copies come before the transform.
         let copies_before = match self.key.purpose {
-            Purpose::Copy => {
+            Purpose::Copy | Purpose::Convert => {
                 let way = Way::new(links, None, slots.len());
                 self.push(way, memories, slots, None);
                 return;
@@ -353,6 +353,11 @@ impl Survey {
         let copies = || way.copies().map(|hop| (hop, &self.hops[usize::from(hop)]));
         if let Some((hop, _)) = copies().find(|(_, hop)| hop.barred.is_some()) {
             return Some(Flaw::Barred(hop));
+        }
+        let converts = |hop: &&Hop| hop.link.id.engine.device == DeviceId::CPU0;
+        let first = copies().next().filter(|(_, hop)| !converts(hop));
+        if let (Purpose::Convert, Some((hop, _))) = (self.key.purpose, first) {
+            return Some(Flaw::ConvertsNothing(hop));
         }
         let [src, dst] = self.key.pitched;
         if !(src || dst) {

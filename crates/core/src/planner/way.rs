@@ -31,9 +31,14 @@ impl Region {
 pub(super) enum Flaw {
     Barred(u16),
     NotPitched(u16),
+    /// The first hop is none of the host's engine, and the bytes are to be converted there.
+    ConvertsNothing(u16),
     NoTransform,
     NoRoom,
-    SlotTooLarge { ring: u8, max_alloc_bytes: u64 },
+    SlotTooLarge {
+        ring: u8,
+        max_alloc_bytes: u64,
+    },
 }
 
 /// A way, small enough that hundreds are made and dropped while one plan is looked for.

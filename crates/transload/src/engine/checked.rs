@@ -86,6 +86,20 @@ impl Checked {
                 dst_bytes,
             });
         }
+        if let Some(conversion) = src.conversion() {
+            let (element_bytes, list) = (conversion.to().len_bytes(), dst.scattered.as_ref());
+            let whole = match list {
+                Some(list) => list.is_whole(element_bytes),
+                None => dst.shape.width_bytes().is_multiple_of(element_bytes),
+            };
+            if !whole {
+                return Err(TransferError::Region(RegionError::Elements {
+                    memory: dst.buffer.memory(),
+                    found_bytes: dst_bytes,
+                    element_bytes,
+                }));
+            }
+        }
         if !dst.buffer.is_writable() {
             let memory = dst.buffer.memory();
             return Err(TransferError::ReadOnly { memory });

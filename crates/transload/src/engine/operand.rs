@@ -1,11 +1,13 @@
-//! One end of a transfer: a shape laid over a buffer, or pieces of it in a list's order; and the operations of copies from or
-//! to such pieces.
+//! One end of a transfer: a shape laid over a buffer, or pieces of it in a list's order, whose numbers may be converted; and the
+//! operations of copies from or to such pieces.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use transload_core::{Shape, Span};
+use transload_core::{Conversion, Shape, Span};
 use transload_hal::{Buffer, Layout, Op, Part};
+
+use crate::error::RegionError;
 
 /// One end of a transfer: a shape laid over a buffer, or pieces of it.
 #[derive(Clone, Debug)]
@@ -14,29 +16,32 @@ pub(crate) struct Operand {
     /// Where the shape's first byte lies, counted from the start of the view.
     pub(crate) offset: u64,
     pub(crate) shape: Shape,
-    /// Where the payload lies, if it is pieces in a list's order; `shape` is then that of the payload.
+    /// Where the payload lies, if it is pieces in a list's order, or numbers that are converted; `shape` is then that of the
+    /// payload.
     pub(crate) scattered: Option<Arc<Scattered>>,
 }
 
 /// Where the pieces of a payload lie.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Scattered {
-    /// From the operand's first byte to each piece, in payload order.
-    starts: Vec<u64>,
-    lens: Lens,
+    pieces: Pieces,
+    /// What the source's bytes become in the payload.
+    pub(crate) conversion: Option<Conversion>,
     /// The bytes from the first byte of the lowest piece to the last one of the highest.
     extent: Span,
     /// Bytes that two pieces share.
     pub(crate) repeated: Option<Span>,
 }
 
-/// How long the pieces are.
-#[derive(Debug)]
-enum Lens {
-    /// All have so many bytes.
-    Equal(u64),
-    /// Where each ends in the payload.
-    Ends(Vec<u64>),
+/// Pieces, in payload order.
+#[derive(Clone, Debug)]
+enum Pieces {
+    /// From the operand's first byte to each of them, and how long all are.
+    Equal(Arc<[u64]>, u64),
+    /// From the operand's first byte to each of them, and where it ends among all.
+    Unequal(Arc<[(u64, u64)]>),
+    /// The rows of a shape.
+    Rows(Shape),
 }
 
 impl Scattered {
@@ -45,23 +50,32 @@ impl Scattered {
         let starts = numbers
             .iter()
             .map(|number| u64::from(*number) * block_bytes);
-        Scattered::new(starts.collect(), Lens::Equal(block_bytes))
+        Scattered::new(Pieces::Equal(starts.collect(), block_bytes))
     }
 
     /// Makes the list of those pieces, none of which is empty. Their ends and all their bytes are at most `u64::MAX`.
-    pub(crate) fn pieces(pieces: impl Iterator<Item = Span> + Clone) -> Scattered {
-        let starts = pieces.clone().map(|piece| piece.offset).collect();
-        let ends = pieces.scan(0, |end, piece| {
+    pub(crate) fn pieces(pieces: impl Iterator<Item = Span>) -> Scattered {
+        let pieces = pieces.scan(0, |end, piece| {
             *end += piece.len;
-            Some(*end)
+            Some((piece.offset, *end))
         });
-        Scattered::new(starts, Lens::Ends(ends.collect()))
+        Scattered::new(Pieces::Unequal(pieces.collect()))
     }
 
-    fn new(starts: Vec<u64>, lens: Lens) -> Scattered {
+    /// Makes the list of the rows of a shape.
+    pub(crate) fn rows(shape: Shape) -> Scattered {
+        Scattered {
+            pieces: Pieces::Rows(shape),
+            conversion: None,
+            extent: Span::new(0, shape.extent_bytes()),
+            repeated: None,
+        }
+    }
+
+    fn new(pieces: Pieces) -> Scattered {
         let mut list = Scattered {
-            starts,
-            lens,
+            pieces,
+            conversion: None,
             extent: Span::new(0, 0),
             repeated: None,
         };
@@ -80,30 +94,60 @@ impl Scattered {
         list
     }
 
+    /// Returns the pieces; of rows, the bytes from the first to the last one.
     fn iter(&self) -> impl Iterator<Item = Span> + '_ {
-        let starts = self.starts.iter().enumerate();
-        starts.map(|(at, start)| {
-            let len = match &self.lens {
-                Lens::Equal(len) => *len,
-                Lens::Ends(ends) => ends[at] - at.checked_sub(1).map_or(0, |before| ends[before]),
-            };
-            Span::new(*start, len)
-        })
+        let (equal, unequal, rows): (&[u64], &[(u64, u64)], Option<Span>) = match &self.pieces {
+            Pieces::Equal(starts, _) => (starts, &[], None),
+            Pieces::Unequal(pieces) => (&[], pieces, None),
+            Pieces::Rows(_) => (&[], &[], Some(self.extent)),
+        };
+        let len = match self.pieces {
+            Pieces::Equal(_, len) => len,
+            _ => 0,
+        };
+        let equal = equal.iter().map(move |start| Span::new(*start, len));
+        let unequal = unequal.iter().scan(0, |before, (start, end)| {
+            let piece = Span::new(*start, end - *before);
+            *before = *end;
+            Some(piece)
+        });
+        equal.chain(unequal).chain(rows)
+    }
+
+    /// Returns whether each piece is whole numbers of so many bytes.
+    pub(crate) fn is_whole(&self, element_bytes: u64) -> bool {
+        let is_whole = |len: u64| len.is_multiple_of(element_bytes);
+        match &self.pieces {
+            Pieces::Equal(_, len) => is_whole(*len),
+            Pieces::Unequal(pieces) => pieces.iter().all(|(_, end)| is_whole(*end)),
+            Pieces::Rows(shape) => is_whole(shape.width_bytes()),
+        }
     }
 
     /// Returns where the payload byte `at` lies, and how many payload bytes follow it in its piece, itself included.
     fn locate(&self, at: u64) -> (u64, u64) {
-        let (piece, inside, left) = match &self.lens {
-            Lens::Equal(len) => ((at / len) as usize, at % len, len - at % len),
-            Lens::Ends(ends) => {
-                let piece = ends.partition_point(|end| *end <= at);
-                let begin = piece.checked_sub(1).map_or(0, |before| ends[before]);
-                let end = ends.get(piece).copied().unwrap_or(u64::MAX);
-                (piece, at - begin, end - at)
-            }
+        let Some(conversion) = self.conversion else {
+            return self.locate_byte(at);
         };
-        let start = self.starts.get(piece).copied().unwrap_or(0);
-        (start + inside, left)
+        let (start, left) = self.locate_byte(conversion.source_bytes(at));
+        // Pieces are whole numbers, and all of them together become the payload.
+        (start, conversion.converted_bytes(left).unwrap_or(u64::MAX))
+    }
+
+    fn locate_byte(&self, at: u64) -> (u64, u64) {
+        match &self.pieces {
+            Pieces::Equal(starts, len) => {
+                let start = starts.get((at / len) as usize).copied();
+                (start.unwrap_or(0) + at % len, len - at % len)
+            }
+            Pieces::Unequal(pieces) => {
+                let piece = pieces.partition_point(|(_, end)| *end <= at);
+                let begin = piece.checked_sub(1).map_or(0, |before| pieces[before].1);
+                let (start, end) = pieces.get(piece).copied().unwrap_or((0, u64::MAX));
+                (start + (at - begin), end - at)
+            }
+            Pieces::Rows(shape) => shape.locate(at),
+        }
     }
 }
 
@@ -111,6 +155,38 @@ impl Operand {
     /// Returns whether the payload lies in one piece.
     pub(crate) fn is_contiguous(&self) -> bool {
         self.scattered.is_none() && self.shape.is_contiguous()
+    }
+
+    /// Returns how its numbers are converted.
+    pub(crate) fn conversion(&self) -> Option<Conversion> {
+        self.scattered.as_ref()?.conversion
+    }
+
+    /// Has its numbers converted on the way. Fails when they are no whole numbers, or become more than 2^64 bytes.
+    pub(crate) fn converted(self, conversion: Conversion) -> Result<Operand, RegionError> {
+        let list = match &self.scattered {
+            Some(list) => Scattered::clone(list),
+            None => Scattered::rows(self.shape),
+        };
+        let found_bytes = self.shape.payload_bytes();
+        let (element_bytes, memory) = (conversion.from().len_bytes(), self.buffer.memory());
+        let whole = list.is_whole(element_bytes);
+        let payload = conversion.converted_bytes(found_bytes);
+        match payload.filter(|_| whole) {
+            None => Err(RegionError::Elements {
+                memory,
+                found_bytes,
+                element_bytes,
+            }),
+            Some(payload) => Ok(Operand {
+                shape: Shape::contiguous(payload),
+                scattered: Some(Arc::new(Scattered {
+                    conversion: Some(conversion),
+                    ..list
+                })),
+                ..self
+            }),
+        }
     }
 
     /// Returns the bytes of the buffer from the first to the last one of the operand.
@@ -181,9 +257,45 @@ impl End {
     }
 }
 
+/// Returns the operations of a conversion.
+fn conversions<'a>(src: &'a End, dst: &'a End, span: Span, conversion: Conversion) -> Vec<Op<'a>> {
+    let (mut ops, mut at) = (Vec::new(), span.offset);
+    let end = span.offset + span.len;
+    while at < end {
+        // A destination at a pitch is located as rows are.
+        let (offset, left) = match dst.is_pitched() {
+            true => dst.operand.shape.locate(at - dst.first),
+            false => {
+                let part = dst.part(at, 0);
+                (part.offset - dst.operand.offset, dst.left(at))
+            }
+        };
+        let len = (end - at).min(src.left(at)).min(left);
+        let src = Part {
+            len_bytes: conversion.source_bytes(len),
+            ..src.part(at, 0)
+        };
+        let dst = Part {
+            buffer: &dst.operand.buffer,
+            offset: dst.operand.offset + offset,
+            len_bytes: len,
+        };
+        ops.push(Op::Convert {
+            src,
+            dst,
+            conversion,
+        });
+        at += len;
+    }
+    ops
+}
+
 /// Returns the operations of a copy of the payload bytes `span`, in payload order. Pieces that adjoin at both ends are one
 /// operation.
 pub(crate) fn copies<'a>(src: &'a End, dst: &'a End, span: Span) -> Vec<Op<'a>> {
+    if let Some(conversion) = src.operand.conversion() {
+        return conversions(src, dst, span, conversion);
+    }
     let (mut ops, mut at) = (Vec::new(), span.offset);
     let end = span.offset + span.len;
     while at < end {

@@ -35,6 +35,10 @@ pub(crate) struct Planning {
 /// Returns the key of a transfer's plans.
 pub(crate) fn key(src: &Operand, dst: &Operand, purpose: Purpose) -> PlanKey {
     let pitched = [src, dst].map(|end| !end.is_contiguous());
+    let purpose = match src.conversion() {
+        Some(_) => Purpose::Convert,
+        None => purpose,
+    };
     PlanKey {
         purpose,
         ..PlanKey::copy(src.buffer.memory(), dst.buffer.memory()).pitched(pitched)
@@ -293,6 +297,9 @@ impl Planning {
         if checked.in_place && terms.verify {
             let memory = dst.buffer.memory();
             return Err(TransferError::VerifyOverlap { memory });
+        }
+        if src.conversion().is_some() && terms.verify {
+            return Err(TransferError::VerifyConversion);
         }
         let listed = [src, dst].into_iter().find(|end| end.scattered.is_some());
         if let Some(end) = listed.filter(|_| terms.verify) {

@@ -98,6 +98,19 @@ pub enum RegionError {
         /// The length of the buffer.
         limit: u64,
     },
+    /// A region of numbers to be [converted](crate::Request::convert) that are not all whole, or become more than 2^64 bytes.
+    #[error(
+        "{found_bytes} bytes in {memory} are not to be converted: each piece has to be whole numbers of {element_bytes} \
+         bytes, and all of them become at most 2^64 bytes"
+    )]
+    Elements {
+        /// The memory.
+        memory: MemoryId,
+        /// How many bytes there are.
+        found_bytes: u64,
+        /// The bytes of a number.
+        element_bytes: u64,
+    },
     /// A range that ends before it starts.
     #[error("a range in {memory} starts at byte {start} and ends before it, at byte {end}")]
     Reversed {
@@ -164,6 +177,9 @@ pub enum TransferError {
         /// Their memory.
         memory: MemoryId,
     },
+    /// Verification of a copy that [converts](crate::Request::convert): the ends differ.
+    #[error("a copy that converts numbers cannot be verified; compare with a second one")]
+    VerifyConversion,
     /// A buffer that another manager made.
     #[error(
         "a buffer in {memory} belongs to another manager: make both ends of a transfer with the manager that copies them"
@@ -289,6 +305,7 @@ impl TransferError {
             | TransferError::Overlap { .. }
             | TransferError::VerifyOverlap { .. }
             | TransferError::VerifyBlocks { .. }
+            | TransferError::VerifyConversion
             | TransferError::ForeignEvent
             | TransferError::ForeignWay
             | TransferError::Forked

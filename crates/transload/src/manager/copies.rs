@@ -294,14 +294,22 @@ impl TransferManager {
         {
             return Err(TransferError::ForeignWay);
         }
-        Checked::new(self.operand(&request.src)?, self.operand(&request.dst)?)
+        self.owns(&request.src)?;
+        self.owns(&request.dst)?;
+        request.check()
+    }
+
+    fn owns(&self, region: &Region) -> Result<(), TransferError> {
+        match Arc::ptr_eq(&region.buffer.shared, &self.shared) {
+            true => Ok(()),
+            false => Err(TransferError::ForeignBuffer {
+                memory: region.buffer.memory(),
+            }),
+        }
     }
 
     pub(super) fn operand(&self, region: &Region) -> Result<Operand, TransferError> {
-        if !Arc::ptr_eq(&region.buffer.shared, &self.shared) {
-            let memory = region.buffer.memory();
-            return Err(TransferError::ForeignBuffer { memory });
-        }
+        self.owns(region)?;
         Ok(region.operand())
     }
 

@@ -17,6 +17,7 @@ mod cancel;
 mod canceller;
 mod common;
 mod conveniences;
+mod convert;
 mod cost_model;
 mod cuda;
 mod cuda_sweep;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::ptr::NonNull;
 
-use transload_hal::{ErrorClass, Fault, Span};
+use transload_hal::{Conversion, ErrorClass, Fault, Span};
 
 use crate::memory::file::HostFile;
 use crate::memory::storage::io_fault;
@@ -119,6 +119,7 @@ pub(super) struct Row {
     pub(super) offset: u64,
     pub(super) len_bytes: u64,
     pub(super) dst: *mut u8,
+    pub(super) conversion: Option<Conversion>,
 }
 
 impl Row {
@@ -187,22 +188,77 @@ pub(super) unsafe fn gather(
                 for row in here.clone().filter(|_| is_read) {
                     let bytes = &scratch[(row.offset - window.offset) as usize..];
                     let bytes = &bytes[..row.len_bytes as usize];
-                    // SAFETY: the row's place has so many bytes, which are this call's; the scratch is the thread's own.
-                    unsafe {
-                        row.dst
-                            .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
-                    };
+                    match row.conversion {
+                        // SAFETY: the row's place has room for them, which is this call's; the scratch is the thread's own.
+                        None => unsafe {
+                            row.dst
+                                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+                        },
+                        // SAFETY: as above.
+                        Some(conversion) => unsafe { converted(bytes, row.dst, conversion) },
+                    }
                 }
                 is_read
             });
         // A read that failed is done again in parts: the fault is that of the row which it hits.
         for row in here.take(if is_done { 0 } else { count }) {
-            let (src, dst) = (Place::File(file, row.offset), Place::Memory(row.dst));
-            // SAFETY: the caller's contract.
-            unsafe { copy(src, dst, row.len_bytes, Store::Plain) }?;
+            let (src, len) = (Place::File(file, row.offset), row.len_bytes);
+            match row.conversion {
+                // SAFETY: the caller's contract.
+                None => unsafe { copy(src, Place::Memory(row.dst), len, Store::Plain) }?,
+                // SAFETY: as above.
+                Some(conversion) => unsafe { convert(src, row.dst, len, conversion) }?,
+            }
         }
     }
     Ok(())
+}
+
+/// Converts `len_bytes` bytes of numbers to memory.
+///
+/// # Errors
+/// As [`copy`].
+///
+/// # Safety
+/// As [`copy`], where the destination has room for the numbers in their other form.
+pub(super) unsafe fn convert(
+    src: Place,
+    dst: *mut u8,
+    len_bytes: u64,
+    conversion: Conversion,
+) -> Result<(), Fault> {
+    let (file, offset) = match src {
+        Place::Memory(src) => {
+            let count = len_bytes / conversion.from().len_bytes();
+            // SAFETY: the caller's contract.
+            unsafe { raw::convert(dst, src, count as usize, conversion) };
+            return Ok(());
+        }
+        // SAFETY: the caller keeps the file alive.
+        Place::File(file, offset) => (unsafe { file.as_ref() }, offset),
+    };
+    with_scratch(|scratch| {
+        let (mut at, mut dst) = (0, dst);
+        while at < len_bytes {
+            let part = &mut scratch[..(len_bytes - at).min(SCRATCH_BYTES as u64) as usize];
+            read(file, offset + at, part)?;
+            // SAFETY: a part of the destination.
+            unsafe { converted(part, dst, conversion) };
+            let len = conversion.converted_bytes(part.len() as u64);
+            // The scratch holds whole numbers.
+            dst = dst.wrapping_add(len.unwrap_or(0) as usize);
+            at += part.len() as u64;
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `dst` has room for the numbers in their other form, and no other thread touches it.
+unsafe fn converted(bytes: &[u8], dst: *mut u8, conversion: Conversion) {
+    let count = bytes.len() / conversion.from().len_bytes() as usize;
+    // SAFETY: the caller's contract.
+    unsafe { raw::convert(dst, bytes.as_ptr(), count, conversion) };
 }
 
 /// Fills `bytes` from a file.
@@ -413,6 +469,7 @@ mod tests {
             offset: span.offset,
             len_bytes: span.len,
             dst: dst.as_mut_ptr(),
+            conversion: None,
         });
         let rows: Vec<Row> = rows.collect();
         // SAFETY: the file is alive, and the places are these rows' own.

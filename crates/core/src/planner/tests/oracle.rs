@@ -141,7 +141,7 @@ fn pipelines<'a>(topology: &'a Topology, key: &PlanKey) -> Vec<Pipeline<'a>> {
     let by = topology.transforms().first();
     let mut all = Vec::new();
     match key.purpose {
-        Purpose::Copy => {
+        Purpose::Copy | Purpose::Convert => {
             let routes = routes(topology, key).into_iter();
             all.extend(routes.map(|links| Pipeline::new(links, None, false)));
         }
