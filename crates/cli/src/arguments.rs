@@ -3,9 +3,11 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use transload::{ByteSize, Place};
+use transload_tensors::DType;
 
 use crate::stop::Stop;
 
@@ -137,6 +139,10 @@ pub(crate) struct LoadOptions {
     #[arg(long, value_name = "PATTERN=DIMENSION", value_delimiter = ',', value_parser = split_rule, conflicts_with = "broadcast")]
     pub(crate) split: Vec<(String, usize)>,
 
+    /// Converts floating-point numbers while they are read; integers stay as they are
+    #[arg(long, value_name = "TYPE", value_parser = float_type())]
+    pub(crate) dtype: Option<DType>,
+
     /// Loads only tensors whose whole names fit, or fit another --only: * stands for any characters, ? for one
     #[arg(long, value_name = "PATTERN")]
     pub(crate) only: Vec<String>,
@@ -152,6 +158,15 @@ pub(crate) struct LoadOptions {
     /// Prints what would be read and where it would go, and reads no tensor
     #[arg(long)]
     pub(crate) plan: bool,
+}
+
+fn float_type() -> impl TypedValueParser<Value = DType> {
+    PossibleValuesParser::new(["f64", "f32", "f16", "bf16"]).map(|name| match &name[..] {
+        "f64" => DType::F64,
+        "f32" => DType::F32,
+        "f16" => DType::F16,
+        _ => DType::BF16,
+    })
 }
 
 /// Takes a rule apart at its last `=`: names may have others.

@@ -49,6 +49,9 @@ pub(crate) fn run(
         (false, []) => load.to_shares(&options.to),
         (false, rules) => load.to_split(&options.to, rules),
     };
+    if let Some(dtype) = options.dtype {
+        load = load.dtype(dtype);
+    }
     if options.verify {
         load = load.verify();
     }

@@ -91,6 +91,41 @@ fn a_model_is_split_by_rules() {
 }
 
 #[test]
+fn a_model_is_converted() {
+    let folder = Folder::new("load-convert");
+    folder.model("model", 4096);
+    let load = ["load", "model", "--dtype"];
+    let said = folder.json(&[&load[..], &["f32", "--verify", "--save", "singles"]].concat());
+    // Halves became singles, and bytes stayed bytes.
+    assert_eq!(
+        [&said["bytes"], &said["read_bytes"], &said["memory_bytes"]],
+        [&json!(10240), &json!(7168), &json!([10240])]
+    );
+    let tensors = folder.json(&["inspect", "singles"])["tensors"].take();
+    assert_eq!(tensors[0]["dtype"], "F32");
+    let data = |name: &str, len: usize| {
+        let file = fs::read(folder.path(name)).unwrap();
+        file[file.len() - len..].to_vec()
+    };
+    assert!(data("singles", 4096) == data("model", 4096));
+    // All halves but those that are no numbers come back.
+    let back = ["load", "singles", "--dtype", "f16", "--save", "halves"];
+    folder.json(&back);
+    let (halves, model) = (data("halves", 7168), data("model", 7168));
+    let differing = halves
+        .chunks(2)
+        .zip(model.chunks(2))
+        .filter(|(a, b)| a != b);
+    assert!(differing.into_iter().all(|(a, _)| a[1] & 0x7c == 0x7c));
+    refused(
+        &folder,
+        &[&load[..], &["f8"]].concat(),
+        2,
+        &["f64, f32, f16, bf16"],
+    );
+}
+
+#[test]
 fn what_is_no_model_is_named() {
     let folder = Folder::new("no-model");
     folder.file("bytes", 100);

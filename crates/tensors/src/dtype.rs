@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use transload::Element;
+
 macro_rules! dtypes {
     ($($(#[$about:meta])* $name:ident $elements:literal / $bytes:literal),* $(,)?) => {
         /// The type of a tensor's elements, named as its file spells it.
@@ -140,6 +142,36 @@ impl DType {
             39 => DType::MXFP4,
             40 => DType::NVFP4,
             41 => DType::Q1_0,
+            _ => return None,
+        })
+    }
+
+    /// Returns whether its elements are numbers with fractions, quantised ones included.
+    pub(crate) fn is_float(self) -> bool {
+        !matches!(
+            self,
+            DType::BOOL
+                | DType::U8
+                | DType::I8
+                | DType::U16
+                | DType::I16
+                | DType::U32
+                | DType::I32
+                | DType::U64
+                | DType::I64
+                | DType::C64
+        )
+    }
+
+    /// Returns the form of its numbers, for types that are converted.
+    pub(crate) fn element(self) -> Option<Element> {
+        Some(match self {
+            DType::F64 => Element::F64,
+            DType::F32 => Element::F32,
+            DType::F16 => Element::F16,
+            DType::BF16 => Element::BF16,
+            DType::F8_E4M3 => Element::F8E4M3,
+            DType::F8_E5M2 => Element::F8E5M2,
             _ => return None,
         })
     }

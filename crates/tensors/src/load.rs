@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use transload::{AllocSpec, Buffer, MemoryId, Place, TransferManager};
 use wildmatch::WildMatch;
 
-use crate::{Model, TensorInfo};
+use crate::{DType, Model, TensorInfo};
 
 pub use error::LoadError;
 pub use loading::{Loading, Tensor};
@@ -46,6 +46,7 @@ impl Loader {
             place: Where::All(vec![transload::DeviceId::CPU0.into()]),
             chosen: (0..model.tensors().len()).collect(),
             slices: Vec::new(),
+            dtypes: Vec::new(),
             verify: false,
         }
     }
@@ -96,6 +97,8 @@ pub struct Load<'a> {
     chosen: Vec<usize>,
     /// What is wanted of each tensor of the model, elements along each dimension; empty where no slice is.
     slices: Vec<Option<Vec<Range<u64>>>>,
+    /// The wanted type of each tensor of the model; empty where none is.
+    dtypes: Vec<DType>,
     verify: bool,
 }
 
@@ -189,6 +192,23 @@ impl<'a> Load<'a> {
         self
     }
 
+    /// Converts the tensors of floating-point numbers to one type while they are read, by the host's threads: F64, F32, F16,
+    /// BF16, F8_E4M3 and F8_E5M2 to one of the first four. Tensors of integers, truth values and complex numbers stay as they
+    /// are. Numbers are rounded to the nearest one, of two to the even one; what is too large becomes an infinity.
+    pub fn dtype(self, to: DType) -> Load<'a> {
+        self.dtype_of(|tensor| match tensor.dtype.is_float() {
+            true => to,
+            false => tensor.dtype,
+        })
+    }
+
+    /// Converts each tensor to the type that `dtype_of` names, as [`Load::dtype`] does. [`Load::plan`] refuses what is not
+    /// converted.
+    pub fn dtype_of(mut self, dtype_of: impl FnMut(&TensorInfo) -> DType) -> Load<'a> {
+        self.dtypes = self.model.tensors().iter().map(dtype_of).collect();
+        self
+    }
+
     /// Loads only tensors whose whole names fit one of the patterns, of those that earlier calls have left: `*` stands for any
     /// characters, `?` for one.
     pub fn only<'p>(self, patterns: impl IntoIterator<Item = &'p str>) -> Load<'a> {
@@ -203,8 +223,9 @@ impl<'a> Load<'a> {
         self
     }
 
-    /// Reads all bytes once more at both ends when they have arrived, and compares their checksums (xxh3). Small tensors that
-    /// do not lie in memory as they lie in the file are then read one by one: 20,000 of them take ten times as long.
+    /// Reads all bytes once more at both ends when they have arrived, and compares their checksums (xxh3); of tensors that are
+    /// converted, and of small ones that do not lie in memory as they lie in the file, the bytes themselves, when
+    /// [`Loading`] comes to them.
     pub fn verify(mut self) -> Load<'a> {
         self.verify = true;
         self

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use transload::{ErrorClass, MemoryId, MemoryKind, OpenError, TransferError};
 
+use crate::DType;
+
 /// Why tensors were not loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -27,6 +29,18 @@ pub enum LoadError {
         shape: Vec<u64>,
         /// What is not right.
         reason: String,
+    },
+    /// A type that a tensor's elements are not converted to.
+    #[error(
+        "tensor {tensor:?} is not converted from {from} to {to}: F64, F32, F16, BF16, F8_E4M3 and F8_E5M2 are converted, to the first four of these"
+    )]
+    Convert {
+        /// The tensor.
+        tensor: String,
+        /// The type in the file.
+        from: DType,
+        /// The type that was asked for.
+        to: DType,
     },
     /// A tensor that no allocation can hold.
     #[error(
@@ -76,6 +90,17 @@ pub enum LoadError {
     /// A place that is not here, memory that was not allocated, or a load that the library refused.
     #[error(transparent)]
     Library(#[from] transload::Error),
+    /// Bytes that are not those of the file.
+    #[error(
+        "{} of {path} arrived with other bytes than a second reading has: the file was changed meanwhile, or the way there is not to be trusted",
+        tensors_of(tensors), path = path.display()
+    )]
+    Differs {
+        /// The file.
+        path: PathBuf,
+        /// The tensors that were read together.
+        tensors: Vec<String>,
+    },
     /// Bytes that did not arrive.
     #[error("{} of {path}: {source}", tensors_of(tensors), path = path.display())]
     Transfer {
@@ -128,11 +153,12 @@ impl LoadError {
             LoadError::NoPlace
             | LoadError::NoTensor { .. }
             | LoadError::Slice { .. }
+            | LoadError::Convert { .. }
             | LoadError::TooLarge { .. }
             | LoadError::Unfit { .. } => ErrorClass::Caller,
             LoadError::NoRoom { .. } => ErrorClass::Exhausted,
             LoadError::Open(error) => error.class(),
-            LoadError::Cut { .. } => ErrorClass::Failed,
+            LoadError::Cut { .. } | LoadError::Differs { .. } => ErrorClass::Failed,
             LoadError::Library(error) => error.class(),
             // The load was accepted: what a file lost since is no mistake of the caller's.
             LoadError::Transfer { source, .. } => match source.class() {

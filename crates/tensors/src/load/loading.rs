@@ -6,14 +6,17 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use transload::{Batch, Buffer, Canceller, Transfer};
+use transload::{
+    AllocSpec, Batch, Buffer, Canceller, Conversion, DeviceId, Region, Request, Transfer,
+    TransferManager,
+};
 
-use super::LoadError;
 use super::part::Part;
 use super::plan::Item;
 use super::run::Run;
+use super::{Load, LoadError};
 use crate::save::is_consequence;
-use crate::{DType, Model, TensorInfo};
+use crate::{DType, TensorInfo};
 
 /// A tensor in the memory of a device, or a part of one.
 #[derive(Clone)]
@@ -81,6 +84,7 @@ pub struct Loading {
     /// The runs that have not arrived, by the order of their transfers.
     runs: VecDeque<Pending>,
     arrived: VecDeque<Tensor>,
+    manager: TransferManager,
     canceller: Canceller,
     /// The bytes of the runs that have arrived.
     done_bytes: u64,
@@ -90,27 +94,33 @@ pub struct Loading {
 #[derive(Debug)]
 struct Pending {
     tensors: Vec<Tensor>,
+    /// What to read once more and compare with the target.
+    again: Option<(Again, Buffer)>,
     path: PathBuf,
     len_bytes: u64,
     transfer: Transfer,
 }
+
+/// Where bytes of a file are, and how they are converted.
+pub(super) type Again = (Region, Option<Conversion>);
 
 /// Transfers end roughly in the order of their start, so that no later ones are looked at.
 const LOOKED_AT: usize = 64;
 
 impl Loading {
     pub(super) fn new(
-        model: &Model,
+        load: Load<'_>,
         items: &[Item],
-        parts: Vec<(&Run, Buffer)>,
+        parts: Vec<(&Run, Buffer, Option<Again>)>,
         batch: Batch,
     ) -> Loading {
+        let model = load.model;
         let canceller = batch.canceller();
         let transfers = batch.into_transfers().into_iter();
         let pending = parts
             .into_iter()
             .zip(transfers)
-            .map(|((run, target), transfer)| {
+            .map(|((run, target, again), transfer)| {
                 let tensors = run.items.iter().map(|(item, at)| {
                     let Item {
                         number,
@@ -131,6 +141,7 @@ impl Loading {
                 Pending {
                     len_bytes: tensors.iter().map(|tensor| tensor.buffer.len()).sum(),
                     tensors,
+                    again: again.map(|again| (again, target)),
                     path: model.files()[run.file].file.path().to_owned(),
                     transfer,
                 }
@@ -140,6 +151,7 @@ impl Loading {
             all_bytes: runs.iter().map(|run| run.len_bytes).sum(),
             runs,
             arrived: VecDeque::new(),
+            manager: load.loader.manager.clone(),
             canceller,
             done_bytes: 0,
         }
@@ -152,6 +164,26 @@ impl Loading {
         let under_way =
             under_way.filter_map(|run| Some(run.transfer.progress()?.0.min(run.len_bytes)));
         (self.done_bytes + under_way.sum::<u64>(), self.all_bytes)
+    }
+
+    /// Reads bytes of a file once more, converts them if they are converted, and compares them with those that arrived.
+    fn is_same(
+        &self,
+        (source, conversion): Again,
+        target: &Buffer,
+    ) -> Result<bool, transload::Error> {
+        let read = |target: &Buffer| self.manager.read_to_vec(target);
+        let arrived = read(target)?;
+        let heap = DeviceId::CPU0.into();
+        let second = self
+            .manager
+            .allocate(heap, AllocSpec::bytes(target.len()))?;
+        let mut request = Request::new(source, &second);
+        if let Some(conversion) = conversion {
+            request = request.convert(conversion);
+        }
+        self.manager.submit(&request).wait()?;
+        Ok(read(&second)? == arrived)
     }
 
     /// Returns a handle that cancels the rest of the load, from any thread. [`next`](Iterator::next) returns
@@ -181,6 +213,7 @@ impl Iterator for Loading {
             let run = self.runs.remove(over.unwrap_or(0))?;
             let Pending {
                 tensors,
+                again,
                 path,
                 len_bytes,
                 transfer,
@@ -205,6 +238,18 @@ impl Iterator for Loading {
                         source: Box::new(source),
                     })
                 });
+            }
+            match again.map(|(again, target)| self.is_same(again, &target)) {
+                None | Some(Ok(true)) => {}
+                Some(found) => {
+                    self.canceller.cancel();
+                    self.runs.clear();
+                    let tensors = tensors.iter().map(|of| of.name().to_owned()).collect();
+                    return Some(Err(match found {
+                        Ok(_) => LoadError::Differs { path, tensors },
+                        Err(source) => LoadError::Library(source),
+                    }));
+                }
             }
             self.done_bytes += len_bytes;
             self.arrived = tensors.into();

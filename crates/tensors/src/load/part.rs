@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use transload::host::HostFile;
-use transload::{Buffer, Region, Shape, Span};
+use transload::{Buffer, Conversion, Region, Shape, Span};
 
 use super::LoadError;
 use crate::{DType, TensorInfo};
@@ -34,6 +34,27 @@ pub(super) enum Bytes {
 const MOST_SPANS: u64 = 1 << 20;
 
 impl Part {
+    /// Returns the same with elements of another type, and how they are converted, if they are.
+    pub(super) fn converted(
+        self,
+        info: &TensorInfo,
+        to: DType,
+    ) -> Result<(Part, Option<Conversion>), LoadError> {
+        if to == info.dtype {
+            return Ok((self, None));
+        }
+        let none = || LoadError::Convert {
+            tensor: info.name.clone(),
+            from: info.dtype,
+            to,
+        };
+        let (Some(from), Some(element)) = (info.dtype.element(), to.element()) else {
+            return Err(none());
+        };
+        let conversion = Conversion::new(from, element).map_err(|_| none())?;
+        Ok((Part { dtype: to, ..self }, Some(conversion)))
+    }
+
     /// Makes the part of a tensor with these elements along its first dimensions, and all along the others.
     pub(super) fn new(info: &TensorInfo, mut ranges: Ranges) -> Result<Part, LoadError> {
         let refused = |reason: String| LoadError::Slice {

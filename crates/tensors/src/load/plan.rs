@@ -17,9 +17,6 @@ use crate::TensorInfo;
 /// Where runs begin: the alignment that adapters ask for, for whole buffers of a shader.
 const RUN_ALIGNMENT: u64 = 256;
 
-/// Small tensors are read together in so many pieces at most: one thread reads the pieces of a run.
-const MOST_PIECES: usize = 1024;
-
 /// The last run for the same memories is among the last ones, one for each place and one for all of them.
 const LOOKED_AT: usize = 64;
 
@@ -124,11 +121,25 @@ impl<'a> LoadPlan<'a> {
             Some(part) => part.bytes(tensor)?,
             None => Bytes::of_tensor(tensor),
         };
+        let wanted = self.load.dtypes.get(number).copied();
+        let (part, conversion) = match wanted.filter(|to| *to != tensor.dtype) {
+            None => (part, None),
+            Some(to) => {
+                let part = part.map_or_else(|| Part::new(tensor, Vec::new()), Ok)?;
+                let (part, conversion) = part.converted(tensor, to)?;
+                (Some(part), conversion)
+            }
+        };
+        let read = bytes.len_bytes();
+        let len_bytes = match conversion {
+            Some(conversion) => conversion.converted_bytes(read).unwrap_or(u64::MAX),
+            None => read,
+        };
         let item = self.items.len();
         self.items.push(Item {
             number,
             part: part.map(Arc::new),
-            len_bytes: bytes.len_bytes(),
+            len_bytes,
         });
         let most = memories
             .iter()
@@ -136,14 +147,19 @@ impl<'a> LoadPlan<'a> {
         let limits = Limits {
             file_bytes: self.load.model.files()[tensor.file].file.span().len,
             run_bytes: most.fold(MOST_RUN_BYTES, u64::min),
-            // A checksum is one of bytes that lie end to end at both ends.
-            pieces: if self.load.verify { 1 } else { MOST_PIECES },
         };
         let near = self.runs.iter_mut().rev().take(LOOKED_AT);
-        let last = { near }.find(|run| run.memories == memories);
-        let last = last.filter(|run| run.file == tensor.file);
-        if !last.is_some_and(|run| run.takes(item, &bytes, &limits)) {
-            self.runs.push(Run::new(item, tensor.file, bytes, memories));
+        let mut last = near.filter(|run| run.memories == memories && run.conversion == conversion);
+        let last = last.next().filter(|run| run.file == tensor.file);
+        if !last.is_some_and(|run| run.takes(item, (&bytes, len_bytes), &limits)) {
+            self.runs.push(Run {
+                file: tensor.file,
+                bytes,
+                conversion,
+                len_bytes,
+                memories,
+                items: vec![(item, 0)],
+            });
         }
         Ok(())
     }
@@ -274,23 +290,30 @@ impl<'a> LoadPlan<'a> {
         let mut requests = Vec::with_capacity(self.transfers());
         for (run, places) in self.runs.iter().zip(&self.places) {
             let mut source = self.source(run, files[run.file].as_ref())?;
+            let mut conversion = run.conversion;
+            // A checksum is one of the same bytes at both ends, end to end or in rows.
+            let is_apart = conversion.is_some() || matches!(run.bytes, Bytes::Spans(_));
+            let again = (self.load.verify && is_apart).then(|| (source.clone(), conversion));
             for (arena, at) in places {
                 let target = arenas[*arena]
                     .slice(*at..at + run.len_bytes)
                     .map_err(library)?;
                 let mut request = Request::new(source, &target).cancel_on_drop();
-                if self.load.verify {
+                if let Some(conversion) = conversion.take() {
+                    request = request.convert(conversion);
+                }
+                if self.load.verify && again.is_none() {
                     request = request.verify();
                 }
                 requests.push(request);
                 // Other devices take the bytes from the one before, once they are there: files are read once.
                 source = (&target).into();
-                parts.push((run, target));
+                parts.push((run, target, again.clone()));
             }
         }
         let batch = loader.manager.copy_batch(&requests, OnFailure::Stop);
         let batch = batch.map_err(transload::Error::from)?;
-        Ok(Loading::new(self.load.model, &self.items, parts, batch))
+        Ok(Loading::new(self.load, &self.items, parts, batch))
     }
 
     /// Returns the bytes of a run in its file.

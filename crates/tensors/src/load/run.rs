@@ -1,5 +1,7 @@
 //! Runs: tensors of a file that are read together.
 
+use transload::Conversion;
+
 use super::part::Bytes;
 
 /// Where tensors begin in memory: at multiples of this. JAX takes host memory without a copy from 64 on, and vector
@@ -9,6 +11,9 @@ const ALIGNMENT: u64 = 64;
 /// Small tensors are read together, so many bytes at most, so that the first ones arrive while the next ones are read.
 pub(super) const MOST_RUN_BYTES: u64 = 16 << 20;
 
+/// Small tensors are read together in so many pieces at most: one thread reads the pieces of a run.
+const MOST_PIECES: usize = 1024;
+
 /// Bytes of a file that are read with one transfer, to bytes that lie end to end.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
@@ -16,6 +21,9 @@ pub(super) struct Run {
     /// Where they lie in the file. Between two tensors spans go on beyond the first, up to a multiple of [`ALIGNMENT`]: what
     /// lies there in memory does not matter.
     pub(super) bytes: Bytes,
+    /// How they are converted.
+    pub(super) conversion: Option<Conversion>,
+    /// How many there are in memory.
     pub(super) len_bytes: u64,
     /// The numbers of the memories that get the bytes.
     pub(super) memories: Vec<usize>,
@@ -28,22 +36,16 @@ pub(super) struct Limits {
     /// The length of the file.
     pub(super) file_bytes: u64,
     pub(super) run_bytes: u64,
-    pub(super) pieces: usize,
 }
 
 impl Run {
-    pub(super) fn new(item: usize, file: usize, bytes: Bytes, memories: Vec<usize>) -> Run {
-        Run {
-            file,
-            len_bytes: bytes.len_bytes(),
-            bytes,
-            memories,
-            items: vec![(item, 0)],
-        }
-    }
-
-    /// Adds an item of the same file, whose bytes come later there. Returns whether it can be read with the others.
-    pub(super) fn takes(&mut self, item: usize, bytes: &Bytes, limits: &Limits) -> bool {
+    /// Adds an item of the same file, conversion and memories, whose bytes come later in the file. Returns whether it can be read with the others.
+    pub(super) fn takes(
+        &mut self,
+        item: usize,
+        (bytes, len_bytes): (&Bytes, u64),
+        limits: &Limits,
+    ) -> bool {
         let (pieces, last) = match &mut self.bytes {
             Bytes::Span(only) => (1, only),
             Bytes::Spans(spans) => match (spans.len(), spans.last_mut()) {
@@ -55,12 +57,17 @@ impl Run {
         let Bytes::Span(new) = bytes else {
             return false;
         };
+        let (read, converted) = match self.conversion {
+            Some(of) => (of.source_bytes(ALIGNMENT), ALIGNMENT),
+            None => (1, 1),
+        };
         let at = self.len_bytes.next_multiple_of(ALIGNMENT);
-        let padded = last.end + (at - self.len_bytes);
+        // What fills the gap in memory are whole numbers, as the gap is.
+        let padded = last.end + (at - self.len_bytes) * read / converted;
         let follows = padded == new.start;
-        if at + (new.end - new.start) > limits.run_bytes
+        if at.saturating_add(len_bytes) > limits.run_bytes
             || padded > limits.file_bytes
-            || !(follows || pieces < limits.pieces)
+            || !(follows || pieces < MOST_PIECES)
         {
             return false;
         }
@@ -75,7 +82,7 @@ impl Run {
                 }
             }
         }
-        self.len_bytes = at + (new.end - new.start);
+        self.len_bytes = at + len_bytes;
         self.items.push((item, at));
         true
     }

@@ -111,15 +111,10 @@ fn blocks_of_gguf_with_padding_between_them_arrive_as_they_are() {
         (plan.len_bytes(), plan.read_bytes()),
         (144 + 36 + 32 + 1, 257)
     );
-    // Only `odd` and `next` are as far apart in the file.
-    assert_eq!(
-        (
-            plan.transfers(),
-            loader.load(&model).verify().plan().unwrap().transfers()
-        ),
-        (2, 3)
-    );
-    for tensor in by_name(plan.start().unwrap()).values() {
+    // After `next` the file has too few bytes to fill its place.
+    assert_eq!(plan.transfers(), 2);
+    drop(plan);
+    for tensor in by_name(loader.load(&model).verify().start().unwrap()).values() {
         assert!(*tensor.buffer.read().unwrap() == bytes_in_file(&model, tensor)[..]);
     }
 }
