@@ -41,7 +41,7 @@ impl Request {
     /// # #[cfg(feature = "std")] {
     /// # use transload::{Conversion, Element, Request, TransferManager};
     /// # let manager = TransferManager::builder().host().build()?;
-    /// let halves = manager.adopt(vec![0x00, 0x3c, 0x00, 0xc0])?; // 1 and -2
+    /// let halves = manager.adopt(vec![0x00u8, 0x3c, 0x00, 0xc0])?; // 1 and -2
     /// let singles = manager.adopt(vec![0u8; 8])?;
     /// let conversion = Conversion::new(Element::F16, Element::F32)?;
     /// manager.submit(&Request::new(&halves, &singles).convert(conversion)).wait()?;

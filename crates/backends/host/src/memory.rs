@@ -4,6 +4,8 @@
 mod alias;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod arena;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) mod direct;
 mod exchange;
 pub mod file;
 pub mod heap;

@@ -28,6 +28,9 @@ pub struct HostFile {
     _alias: Option<std::sync::Arc<super::alias::Alias>>,
     /// Whether it was made of a handle, of which other views may exist.
     is_memory: bool,
+    /// Reads it past the system's cache.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    direct: Option<super::direct::Direct>,
 }
 
 /// Why a file cannot serve as memory.
@@ -237,6 +240,39 @@ impl HostFile {
         Ok(self.file)
     }
 
+    /// Returns which part of its bytes the system's cache has, 0 to 1, by a look at up to 64 of its pages; `None` where the system
+    /// does not tell. Takes some microseconds for each page, and does not wait for the disk. Only Linux tells.
+    pub fn cached_share(&self) -> Option<f64> {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        return super::direct::cached_share(&self.file, self.span);
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        None
+    }
+
+    /// Reads pieces of 128 KiB and more past the system's cache from now on, for bytes that the cache does not have: at the rate
+    /// of the disk, with little work, and without driving out what others have in the cache. Linux alone has it, with
+    /// `O_DIRECT`, through io_uring where the system allows that, else one read of a thread after the other. Reads that fail
+    /// so are done through the cache.
+    ///
+    /// # Errors
+    /// When the system or the file system has no such reads. Pieces are read through the cache then.
+    pub fn read_directly(&mut self) -> io::Result<()> {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        {
+            self.direct = Some(super::direct::Direct::open(&self.file)?);
+            Ok(())
+        }
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Whether pieces of so many bytes are read past the cache.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(crate) fn direct(&self, len_bytes: u64) -> Option<&super::direct::Direct> {
+        let is_long = len_bytes >= super::direct::SMALLEST_BYTES;
+        self.direct.as_ref().filter(|_| is_long)
+    }
+
     /// How many bytes of a file are read for rows of it: the rows themselves, and up to 4 KiB between two of up to 8 KiB, in
     /// the order of the file, as such are read together.
     pub fn read_bytes(rows: impl Iterator<Item = Span> + Clone) -> u64 {
@@ -290,6 +326,8 @@ impl HostFile {
             #[cfg(any(target_os = "linux", target_os = "android"))]
             _alias: alias,
             is_memory: false,
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            direct: None,
         })
     }
 

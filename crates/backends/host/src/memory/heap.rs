@@ -188,7 +188,7 @@ impl Drop for HeapMemory {
 
 /// A huge page on x86-64, and with 4 KiB base pages on AArch64.
 #[cfg(unix)]
-const HUGE_PAGE: usize = 2 << 20;
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn advise_huge(mapping: &Mapping, len: usize) -> HugePages {

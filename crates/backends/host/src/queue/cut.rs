@@ -32,8 +32,12 @@ impl Cut {
         }
         if src.is_file() {
             let threads = tuning.threads().min(FILE_READERS);
+            let step = match src.is_direct(len_bytes) {
+                true => DIRECT_PIECE_BYTES.max(len_bytes.div_ceil(u64::from(u32::MAX))),
+                false => file_step(len_bytes, threads),
+            };
             return Self {
-                step: file_step(len_bytes, threads),
+                step,
                 threads,
                 store: Store::Plain,
                 inline: false,
@@ -65,6 +69,9 @@ fn file_step(len_bytes: u64, threads: u32) -> u64 {
 /// many requests keep a drive busy.
 const FILE_READERS: u32 = 4;
 
+/// A piece that is read past the cache: several reads of it are in flight, and none at its end.
+const DIRECT_PIECE_BYTES: u64 = 16 << 20;
+
 /// Smallest piece of a file: each is a call to the system, of a microsecond.
 const FILE_PIECE_BYTES: usize = 256 << 10;
 
@@ -91,7 +98,8 @@ mod tests {
         let below = tuning.inline_below_bytes as u64 - 1;
         assert!(Cut::new(memory, memory, below, &tuning, 0).inline);
         assert!(!Cut::new(memory, memory, below + 1, &tuning, 0).inline);
-        let file = Place::File(std::ptr::NonNull::dangling(), 0);
+        let own = crate::memory::file::HostFile::temporary(1).unwrap();
+        let file = Place::File(std::ptr::NonNull::from(&own), 0);
         assert!(!Cut::new(file, memory, 1, &tuning, 0).inline);
         assert!(!Cut::new(memory, file, 1, &tuning, 0).inline);
     }

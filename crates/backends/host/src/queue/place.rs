@@ -6,6 +6,8 @@ use std::ptr::NonNull;
 
 use transload_hal::{Conversion, ErrorClass, Fault, Span};
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use crate::memory::direct::Wanted;
 use crate::memory::file::HostFile;
 use crate::memory::storage::io_fault;
 use crate::raw::{self, Store};
@@ -31,6 +33,21 @@ impl Place {
 
     pub(super) fn is_file(self) -> bool {
         matches!(self, Self::File(..))
+    }
+
+    /// Whether it is a file of which so many bytes are read past the cache. The file is alive.
+    pub(super) fn is_direct(self, len_bytes: u64) -> bool {
+        match self {
+            Self::Memory(_) => false,
+            // SAFETY: places are made of operands, whose buffers own the file.
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            Self::File(file, _) => unsafe { file.as_ref() }.direct(len_bytes).is_some(),
+            #[cfg(not(any(target_os = "linux", target_os = "android")))]
+            Self::File(..) => {
+                let _ = len_bytes;
+                false
+            }
+        }
     }
 }
 
@@ -184,7 +201,8 @@ pub(super) unsafe fn gather(
         let is_done = count > 1
             && with_scratch(|scratch| {
                 let scratch = &mut scratch[..window.len as usize];
-                let is_read = read(of, window.offset, scratch).is_ok();
+                // The system reads ahead of the next window.
+                let is_read = read_cached(of, window.offset, scratch).is_ok();
                 for row in here.clone().filter(|_| is_read) {
                     let bytes = &scratch[(row.offset - window.offset) as usize..];
                     let bytes = &bytes[..row.len_bytes as usize];
@@ -237,6 +255,10 @@ pub(super) unsafe fn convert(
         // SAFETY: the caller keeps the file alive.
         Place::File(file, offset) => (unsafe { file.as_ref() }, offset),
     };
+    // SAFETY: the caller's contract.
+    if unsafe { read_past_cache(file, offset, len_bytes, dst, Some(conversion)) } {
+        return Ok(());
+    }
     with_scratch(|scratch| {
         let (mut at, mut dst) = (0, dst);
         while at < len_bytes {
@@ -261,8 +283,48 @@ unsafe fn converted(bytes: &[u8], dst: *mut u8, conversion: Conversion) {
     unsafe { raw::convert(dst, bytes.as_ptr(), count, conversion) };
 }
 
+/// Reads past the system's cache, where the file is read so. Returns false where that was not done, or not for all bytes.
+///
+/// # Safety
+/// As [`copy`], or as [`convert`].
+#[cfg(any(target_os = "linux", target_os = "android"))]
+unsafe fn read_past_cache(
+    file: &HostFile,
+    offset: u64,
+    len_bytes: u64,
+    dst: *mut u8,
+    conversion: Option<Conversion>,
+) -> bool {
+    let size = conversion.map_or(1, |of| of.from().len_bytes());
+    let direct = file
+        .direct(len_bytes)
+        .filter(|_| offset.is_multiple_of(size));
+    let wanted = Wanted {
+        offset,
+        len_bytes,
+        dst,
+        conversion,
+    };
+    // SAFETY: the caller's contract.
+    direct.is_some_and(|direct| unsafe { direct.read(wanted) })
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+unsafe fn read_past_cache(_: &HostFile, _: u64, _: u64, _: *mut u8, _: Option<Conversion>) -> bool {
+    false
+}
+
 /// Fills `bytes` from a file.
 fn read(file: &HostFile, offset: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+    // SAFETY: the bytes are this call's.
+    if unsafe { read_past_cache(file, offset, bytes.len() as u64, bytes.as_mut_ptr(), None) } {
+        return Ok(());
+    }
+    read_cached(file, offset, bytes)
+}
+
+/// Fills `bytes` from a file through the system's cache.
+fn read_cached(file: &HostFile, offset: u64, bytes: &mut [u8]) -> Result<(), Fault> {
     let mut done = 0;
     while done < bytes.len() {
         match read_at(file, &mut bytes[done..], offset + done as u64) {

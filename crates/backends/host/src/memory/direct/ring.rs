@@ -1,0 +1,60 @@
+//! Several reads in flight, by io_uring.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+use io_uring::{IoUring, opcode, types};
+
+use super::{DEPTH, READ_BYTES, Read, Wanted};
+
+pub(super) struct Ring(IoUring);
+
+impl Ring {
+    /// `None` where the system refuses one: a container's seccomp, `io_uring_disabled`, a limit.
+    pub(super) fn new() -> Option<Ring> {
+        Some(Ring(IoUring::new(DEPTH as u32).ok()?))
+    }
+
+    /// Returns whether no byte is missing.
+    ///
+    /// # Safety
+    /// As [`Wanted::in_turn`].
+    pub(super) unsafe fn read(&mut self, wanted: Wanted, file: &File, pages: *mut u8) -> bool {
+        let ring = &mut self.0;
+        let fd = types::Fd(file.as_raw_fd());
+        let mut reads = wanted.reads();
+        let mut slots = [Read::default(); DEPTH];
+        let mut free: Vec<usize> = (0..DEPTH).collect();
+        let mut is_whole = true;
+        let pages_of = |slot: usize| pages.wrapping_add(slot * READ_BYTES as usize);
+        loop {
+            while is_whole && let Some(slot) = free.last().copied() {
+                let Some(read) = reads.next() else { break };
+                let target = wanted.target(read, pages_of(slot));
+                let entry = opcode::Read::new(fd, target, read.len_bytes as u32)
+                    .offset(read.offset)
+                    .build()
+                    .user_data(slot as u64);
+                // SAFETY: the bytes and the file outlive the read: this call does not return before it is over.
+                is_whole = unsafe { ring.submission().push(&entry) }.is_ok();
+                if is_whole {
+                    slots[slot] = read;
+                    free.pop();
+                }
+            }
+            if free.len() == DEPTH {
+                return is_whole;
+            }
+            // Interrupted or not: what is in flight writes memory, so it is waited for in any case.
+            let _ = ring.submit_and_wait(1);
+            for done in ring.completion() {
+                let slot = done.user_data() as usize;
+                free.push(slot);
+                let got = u64::try_from(done.result());
+                // SAFETY: they lie there.
+                is_whole &=
+                    got.is_ok_and(|got| unsafe { wanted.take(slots[slot], got, pages_of(slot)) });
+            }
+        }
+    }
+}
