@@ -81,6 +81,7 @@ pub(crate) struct Loaded {
     pub(crate) read_bytes: u64,
     pub(crate) devices: Vec<String>,
     pub(crate) memory_bytes: Vec<u64>,
+    pub(crate) reading: Vec<FileRead>,
     pub(crate) transfers: usize,
     pub(crate) method: String,
     pub(crate) route: Vec<String>,
@@ -94,6 +95,13 @@ pub(crate) struct Loaded {
     /// Only where a stand-in replaces a driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) simulated: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct FileRead {
+    pub(crate) path: String,
+    pub(crate) way: &'static str,
+    pub(crate) reason: Option<String>,
 }
 
 #[derive(Debug, Serialize)]

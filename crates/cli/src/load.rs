@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use transload::{ByteRate, ByteSize, Nanoseconds, TransferManager};
-use transload_tensors::{LoadPlan, Loader, Model, Save, Tensor, Value};
+use transload_tensors::{LoadPlan, Loader, Model, Reading, Save, Tensor, Value};
 
 use crate::arguments::LoadOptions;
 use crate::costs::Wanted;
@@ -166,6 +166,7 @@ fn document(machine: &Machine, plan: &LoadPlan<'_>) -> Result<json::Loaded, Fail
         read_bytes: plan.read_bytes(),
         devices: names(plan.memories().map(|(memory, _)| memory)),
         memory_bytes: plan.memories().map(|(_, bytes)| bytes).collect(),
+        reading: plan.files().map(file_read).collect(),
         transfers: plan.transfers(),
         method: explained.chosen.method.to_string(),
         route: names(explained.chosen.route.iter().copied()),
@@ -178,6 +179,20 @@ fn document(machine: &Machine, plan: &LoadPlan<'_>) -> Result<json::Loaded, Fail
         save_seconds: None,
         simulated: machine.is_mixed().then_some(simulated),
     })
+}
+
+fn file_read((path, reading): (&Path, &Reading)) -> json::FileRead {
+    let (way, reason) = match reading {
+        Reading::Cached => ("cached", None),
+        Reading::Direct => ("direct", None),
+        Reading::ThroughCache { reason } => ("through_cache", Some(reason.clone())),
+        _ => ("unknown", None),
+    };
+    json::FileRead {
+        path: path.display().to_string(),
+        way,
+        reason,
+    }
 }
 
 /// The plan, for people.
@@ -199,6 +214,20 @@ fn planned(
         memories
             .map(|(memory, bytes)| row(&format!("bytes of {memory}"), ByteSize(bytes).to_string())),
     );
+    for (way, text) in [
+        ("cached", "from the system's cache"),
+        ("direct", "from the disk, past the cache"),
+        ("through_cache", "from the disk, through the cache"),
+    ] {
+        let of_it = document.reading.iter().filter(|file| file.way == way);
+        let reason = { of_it.clone() }.find_map(|file| file.reason.as_ref());
+        let reason = reason.map(|reason| format!(": {reason}"));
+        let files = counted(of_it.clone().count(), "file");
+        if of_it.count() > 0 {
+            let said = format!("{files} {text}{}", reason.unwrap_or_default());
+            rows.push(row("reading", said));
+        }
+    }
     rows.push(row("transfers", document.transfers.to_string()));
     let way = format!("{}, {}", document.method, document.route.join(" → "));
     rows.push(row("way", way));

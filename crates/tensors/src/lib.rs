@@ -14,7 +14,7 @@ mod save;
 
 pub use dtype::DType;
 pub use header::{Format, Header, HeaderError, TensorInfo, Value};
-pub use load::{Load, LoadError, LoadPlan, Loader, Loading, Tensor};
+pub use load::{Load, LoadError, LoadPlan, Loader, Loading, Reading, Tensor};
 pub use model::{Model, ModelError, ModelFile};
 pub use save::{Save, SaveError, Saving};
 pub use transload;

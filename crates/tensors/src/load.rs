@@ -16,7 +16,7 @@ use crate::{DType, Model, TensorInfo};
 
 pub use error::LoadError;
 pub use loading::{Loading, Tensor};
-pub use plan::LoadPlan;
+pub use plan::{LoadPlan, Reading};
 
 /// Loads models, and keeps the memory of earlier ones for the next: the first use of new memory takes longer than the bytes
 /// of a file that the system has in its cache.
@@ -231,10 +231,11 @@ impl<'a> Load<'a> {
         self
     }
 
-    /// Plans the load: allocates nothing and reads nothing.
+    /// Plans the load: allocates nothing, and reads no tensor. Looks at some pages of each file, to see whether the system has
+    /// it in its cache.
     ///
     /// # Errors
-    /// When a place is not here or takes no tensors, none is named, no tensor is left, or a memory has too little room for
+    /// When a file is not opened again, a place is not here or takes no tensors, none is named, no tensor is left, or a memory has too little room for
     /// its tensors or for one of them in one allocation.
     pub fn plan(self) -> Result<LoadPlan<'a>, LoadError> {
         LoadPlan::new(self)

@@ -1,5 +1,6 @@
 //! The plan of a load: which bytes go where, in which pieces.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use transload::hal::MemoryInfo;
@@ -34,6 +35,8 @@ pub struct LoadPlan<'a> {
     arenas: Vec<Arena>,
     /// Of each run, the arena in each of its memories, and where it begins there.
     places: Vec<Vec<(usize, u64)>>,
+    /// Of the model's files, by number, those that are read.
+    files: Vec<Option<(HostFile, Reading)>>,
 }
 
 /// A tensor, or a part of one, that arrives as one.
@@ -67,6 +70,7 @@ impl<'a> LoadPlan<'a> {
             runs: Vec::new(),
             arenas: Vec::new(),
             places: Vec::new(),
+            files: Vec::new(),
         };
         let common = match plan.load.place.clone() {
             Where::All(places) | Where::Split(places, _) if places.is_empty() => {
@@ -105,6 +109,7 @@ impl<'a> LoadPlan<'a> {
             }
         }
         plan.allot(&infos)?;
+        plan.open()?;
         Ok(plan)
     }
 
@@ -277,10 +282,14 @@ impl<'a> LoadPlan<'a> {
     ///
     /// # Errors
     /// When memory is not allocated, and when a file was cut short since the model was opened.
-    pub fn start(self) -> Result<Loading, LoadError> {
+    pub fn start(mut self) -> Result<Loading, LoadError> {
         let loader = self.load.loader;
         let library = transload::Error::from;
-        let files = self.files()?;
+        let files = std::mem::take(&mut self.files).into_iter().map(|file| {
+            let file = file.map(|(file, _)| loader.manager.adopt_file(file));
+            file.transpose().map_err(LoadError::Open)
+        });
+        let files = files.collect::<Result<Vec<Option<Buffer>>, _>>()?;
         let arenas = self
             .arenas
             .iter()
@@ -332,11 +341,12 @@ impl<'a> LoadPlan<'a> {
         Ok(run.bytes.of(file)?)
     }
 
-    /// Takes in the files that are read, by number.
-    fn files(&self) -> Result<Vec<Option<Buffer>>, LoadError> {
-        let mut files = vec![None; self.load.model.files().len()];
+    /// Opens the files that are read once more, by number, and decides how.
+    fn open(&mut self) -> Result<(), LoadError> {
+        self.files
+            .resize_with(self.load.model.files().len(), || None);
         for run in &self.runs {
-            if files[run.file].is_some() {
+            if self.files[run.file].is_some() {
                 continue;
             }
             let own = &self.load.model.files()[run.file].file;
@@ -350,13 +360,46 @@ impl<'a> LoadPlan<'a> {
                     source,
                 })
             })?;
-            let file = HostFile::from_file(again, own.path(), false).map_err(failed)?;
-            let buffer = self.load.loader.manager.adopt_file(file);
-            files[run.file] = Some(buffer.map_err(LoadError::Open)?);
+            let mut file = HostFile::from_file(again, own.path(), false).map_err(failed)?;
+            let is_cached = file.cached_share().is_none_or(|share| share >= MOSTLY);
+            let reading = match is_cached {
+                true => Reading::Cached,
+                false => match file.read_directly() {
+                    Ok(()) => Reading::Direct,
+                    Err(error) => Reading::ThroughCache {
+                        reason: error.to_string(),
+                    },
+                },
+            };
+            self.files[run.file] = Some((file, reading));
         }
-        Ok(files)
+        Ok(())
+    }
+
+    /// Returns how each file is read.
+    pub fn files(&self) -> impl Iterator<Item = (&Path, &Reading)> {
+        let files = self.files.iter().flatten();
+        files.map(|(file, reading)| (file.path(), reading))
     }
 }
+
+/// How a file is read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Reading {
+    /// From the system's cache, which has at least half of it, or does not tell.
+    Cached,
+    /// From the disk, past the cache ([`HostFile::read_directly`]).
+    Direct,
+    /// From the disk, through the cache.
+    ThroughCache {
+        /// Why it is not read past the cache.
+        reason: String,
+    },
+}
+
+/// A file is read from the cache if this part of it is there.
+const MOSTLY: f64 = 0.5;
 
 /// Returns the largest allocation in a memory.
 fn max_alloc(infos: &[MemoryInfo], memory: MemoryId) -> u64 {

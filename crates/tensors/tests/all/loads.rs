@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use transload_tensors::transload::{ErrorClass, MemoryKind, Place, TransferManager};
-use transload_tensors::{LoadError, Loader, Model, Tensor, TensorInfo};
+use transload_tensors::transload::{Advice, ErrorClass, MemoryKind, Place, TransferManager};
+use transload_tensors::{LoadError, Loader, Model, Reading, Tensor, TensorInfo};
 
 use crate::files::{Folder, Gguf, safetensors};
 
@@ -209,6 +209,37 @@ fn each_tensor_goes_where_it_is_to_go() {
     plan.start().unwrap().for_each(drop);
     let once = model.len_bytes()..2 * model.len_bytes();
     assert!(once.contains(&(from_files() - before)));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_is_not_in_the_cache_is_read_past_it() {
+    let (_folder, model) = model();
+    let manager = manager();
+    for file in model.files() {
+        let path = file.file.path();
+        fs::File::open(path).unwrap().sync_all().unwrap();
+        let file = manager.open_file(path).unwrap();
+        manager.advise(&file, Advice::DontNeed).unwrap();
+    }
+    let loader = Loader::new(&manager);
+    let plan = loader.load(&model).plan().unwrap();
+    let ways: Vec<_> = plan.files().map(|(_, reading)| reading.clone()).collect();
+    // A file system in memory has all of it.
+    if ways.contains(&Reading::Cached) {
+        eprintln!("skipped: the folder for temporary files keeps files in memory");
+        return;
+    }
+    // A second look does not take for cached what the first one has read.
+    let again = loader.load(&model).plan().unwrap();
+    assert!(again.files().zip(&ways).all(|(seen, way)| seen.1 == way));
+    let is_direct = ways.iter().all(|way| *way == Reading::Direct);
+    let is_through = |way: &Reading| matches!(way, Reading::ThroughCache { .. });
+    assert!(is_direct || ways.iter().all(is_through), "{ways:?}");
+    for (name, tensor) in by_name(plan.start().unwrap()) {
+        let arrived = manager.read_to_vec(&tensor.buffer).unwrap();
+        assert!(arrived == bytes_in_file(&model, &tensor), "{name}");
+    }
 }
 
 #[test]
