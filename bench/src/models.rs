@@ -1,6 +1,8 @@
-//! `models/*`: the tensors of a generated model, from files in the system's cache to tensors that the program owns. Each
-//! contender opens the model, header included, and ends with all tensors. Memory that is kept was touched before; memory
-//! that is new was not.
+//! `models/*`: the tensors of a generated model, from files in the system's cache or on the disk to tensors that the program
+//! owns. Each contender opens the model, header included, and ends with all tensors. Memory that is kept was touched
+//! before; memory that is new was not.
+
+mod cold;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize_to_file};
 use tempfile::TempDir;
 use transload::{Place, TransferManager};
-use transload_tensors::{Loader, Model, Tensor};
+use transload_tensors::{DType, Loader, Model, Tensor};
 
 use crate::case::{Case, Effort, Outcome, Verdict};
 use crate::contest::{self, Contender, POISON, Random, Rules};
@@ -23,6 +25,7 @@ use crate::way::Way;
 use crate::wgpu::gpu::{self, Gpu};
 
 const ROUNDS: usize = 16;
+const COLD_ROUNDS: usize = 8;
 
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name: &str, kind: Kind| {
@@ -34,6 +37,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case("heap-large", Kind::Large),
         case("heap-small", Kind::Small),
         case("adapter-large", Kind::Adapter),
+        case("heap-large-cold", Kind::Cold),
+        case("heap-large-cold-f32", Kind::ColdConverted),
     ]
 }
 
@@ -45,6 +50,10 @@ enum Kind {
     Small,
     /// As `Large`, to lavapipe.
     Adapter,
+    /// As `Large`, not in the cache.
+    Cold,
+    /// As `Cold`, as F32.
+    ColdConverted,
 }
 
 /// The tensors of one contender, as bytes by name.
@@ -67,9 +76,15 @@ fn run(name: &str, kind: Kind, effort: Effort) -> Result<Vec<Outcome>> {
     };
     let folder = tempfile::tempdir()?;
     let files = Rc::new(Files::made(folder, kind, effort)?);
-    let mut contenders = vec![transload(&files, &manager, place)];
-    match foreign {
-        Some(foreign) => {
+    let wanted = (kind == Kind::ColdConverted).then_some(DType::F32);
+    let mut contenders = vec![transload("transload", &files, &manager, place, wanted)];
+    match (foreign, wanted) {
+        (_, Some(_)) => {
+            for name in ["as they are", "as they are, again"] {
+                contenders.push(transload(name, &files, &manager, place, None));
+            }
+        }
+        (Some(foreign), None) => {
             for name in [
                 "safetensors, write_buffer",
                 "safetensors, write_buffer, again",
@@ -77,7 +92,7 @@ fn run(name: &str, kind: Kind, effort: Effort) -> Result<Vec<Outcome>> {
                 contenders.push(write_buffer(name, &files, &foreign)?);
             }
         }
-        None => {
+        (None, None) => {
             for name in ["safetensors, new memory", "safetensors, new memory, again"] {
                 contenders.push(owned(name, &files));
             }
@@ -87,10 +102,20 @@ fn run(name: &str, kind: Kind, effort: Effort) -> Result<Vec<Outcome>> {
             }
         }
     }
+    let is_cold = matches!(kind, Kind::Cold | Kind::ColdConverted);
+    if is_cold {
+        #[cfg(target_os = "linux")]
+        if kind == Kind::Cold {
+            contenders.push(cold::direct(&files));
+        }
+        contenders = cold::all(contenders, &files, &manager);
+    }
     let rules = Rules {
-        rounds: effort.rounds.min(ROUNDS),
+        rounds: effort
+            .rounds
+            .min(if is_cold { COLD_ROUNDS } else { ROUNDS }),
         sample: Duration::from_millis(1),
-        warm: true,
+        warm: !is_cold,
     };
     let series = contest::run(&mut contenders, rules)?;
     let mut outcome = Outcome::new(name, &series[0]);
@@ -121,8 +146,13 @@ fn run(name: &str, kind: Kind, effort: Effort) -> Result<Vec<Outcome>> {
         // The readers of whole files yield no tensors.
         Kind::Small => ("times the rate of the fastest other:", best(1..=3), 2.0),
         Kind::Adapter => ("times the rate of write_buffer:", best(1..=last), 3.0),
+        Kind::Cold => ("of the fastest reader:", best(1..=last), 0.95),
+        Kind::ColdConverted => ("times the time of no conversion:", best(1..=last), 1.1),
     };
-    let verdict = Verdict::at_least(of, over / median(0), limit, "");
+    let verdict = match kind {
+        Kind::ColdConverted => Verdict::at_most(of, median(0) / over, limit, ""),
+        _ => Verdict::at_least(of, over / median(0), limit, ""),
+    };
     outcome.verdict = Some(verdict.unless_noisy(outcome.noise));
     Ok(vec![outcome])
 }
@@ -149,6 +179,13 @@ impl Files {
                 let len = if len > 0 { len } else { 32 * (1 + number % 5) };
                 let mut bytes = vec![0; len];
                 random.fill(&mut bytes);
+                // As halves, what is no number is a quiet one.
+                for half in bytes.as_chunks_mut().0 {
+                    let [_, high]: &mut [u8; 2] = half;
+                    if *high & 0x7c == 0x7c {
+                        *high |= 2;
+                    }
+                }
                 total += len as u64;
                 tensors.push((format!("tensor.{number}"), bytes));
                 number += 1;
@@ -196,8 +233,14 @@ impl Files {
     }
 }
 
-/// A loader that keeps its memory.
-fn transload(files: &Rc<Files>, manager: &TransferManager, place: Place) -> Box<dyn Contender> {
+/// A loader that keeps its memory, and converts to `wanted`.
+fn transload(
+    name: &str,
+    files: &Rc<Files>,
+    manager: &TransferManager,
+    place: Place,
+    wanted: Option<DType>,
+) -> Box<dyn Contender> {
     let tensors: Rc<RefCell<Vec<Tensor>>> = Rc::default();
     let loader = Loader::new(manager);
     let turn = {
@@ -206,7 +249,12 @@ fn transload(files: &Rc<Files>, manager: &TransferManager, place: Place) -> Box<
             // The tensors of the turn before go first, as in a program that changes its model.
             tensors.borrow_mut().clear();
             let model = Model::open(files.folder.path())?;
-            for tensor in loader.load(&model).to(place).start()? {
+            let load = loader.load(&model).to(place);
+            let load = match wanted {
+                Some(dtype) => load.dtype(dtype),
+                None => load,
+            };
+            for tensor in load.start()? {
                 tensors.borrow_mut().push(tensor?);
             }
             Ok(())
@@ -216,7 +264,7 @@ fn transload(files: &Rc<Files>, manager: &TransferManager, place: Place) -> Box<
         let (manager, tensors) = (manager.clone(), Rc::clone(&tensors));
         move || {
             for tensor in &*tensors.borrow() {
-                let poison = vec![POISON; tensor.info().len_bytes as usize];
+                let poison = vec![POISON; tensor.buffer.len() as usize];
                 manager.copy_from_slice(&poison, &tensor.buffer)?;
             }
             Ok(())
@@ -230,10 +278,33 @@ fn transload(files: &Rc<Files>, manager: &TransferManager, place: Place) -> Box<
             .collect();
         files.are(|name| {
             let tensor = named.get(name).context("a tensor is missing")?;
-            Ok(manager.read_to_vec(&tensor.buffer)?)
+            let bytes = manager.read_to_vec(&tensor.buffer)?;
+            Ok(if wanted.is_some() {
+                halved(&bytes)
+            } else {
+                bytes
+            })
         })
     };
-    Way::boxed("transload", turn, poison, check)
+    Way::boxed(name, turn, poison, check)
+}
+
+/// The halves that became these singles: each single holds a half's digits, and the files' halves are as they were. What is no
+/// number keeps its digits but for the one that makes it quiet, which the generator always sets.
+fn halved(singles: &[u8]) -> Vec<u8> {
+    let halves = singles.as_chunks().0.iter().flat_map(|single| {
+        let bits = u32::from_le_bytes(*single);
+        let (sign, exponent, mantissa) = (bits >> 31 << 15, bits >> 23 & 0xff, bits >> 13 & 0x3ff);
+        let half = match exponent {
+            0 => sign,
+            0xff => sign | 0x1f << 10 | mantissa,
+            // Below 2^-14 halves have no leading one.
+            1..113 => sign | (0x400 | mantissa) >> (113 - exponent),
+            _ => sign | (exponent - 112) << 10 | mantissa,
+        };
+        (half as u16).to_le_bytes()
+    });
+    halves.collect()
 }
 
 /// The crate over a mapping, each tensor a new `Vec`.

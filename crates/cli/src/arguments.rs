@@ -135,12 +135,12 @@ pub(crate) struct LoadOptions {
     pub(crate) broadcast: bool,
 
     /// Cuts the tensors whose whole names fit a pattern along its dimension, counted from 0, a part for each of the devices;
-    /// tensors that fit none go to all of them
+    /// tensors that fit none go to all of them. Short rows are read with what lies between them, for each device again
     #[arg(long, value_name = "PATTERN=DIMENSION", value_delimiter = ',', value_parser = split_rule, conflicts_with = "broadcast")]
     pub(crate) split: Vec<(String, usize)>,
 
     /// Converts floating-point numbers while they are read; integers stay as they are
-    #[arg(long, value_name = "TYPE", value_parser = float_type())]
+    #[arg(long, value_name = "TYPE", value_parser = float_type(), ignore_case = true)]
     pub(crate) dtype: Option<DType>,
 
     /// Loads only tensors whose whole names fit, or fit another --only: * stands for any characters, ? for one
@@ -152,7 +152,7 @@ pub(crate) struct LoadOptions {
     pub(crate) verify: bool,
 
     /// Writes what arrived to a safetensors file, which appears whole or not at all
-    #[arg(long, value_name = "FILE", conflicts_with = "plan")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["plan", "broadcast", "split"])]
     pub(crate) save: Option<PathBuf>,
 
     /// Prints what would be read and where it would go, and reads no tensor
@@ -161,11 +161,13 @@ pub(crate) struct LoadOptions {
 }
 
 fn float_type() -> impl TypedValueParser<Value = DType> {
-    PossibleValuesParser::new(["f64", "f32", "f16", "bf16"]).map(|name| match &name[..] {
-        "f64" => DType::F64,
-        "f32" => DType::F32,
-        "f16" => DType::F16,
-        _ => DType::BF16,
+    PossibleValuesParser::new(["f64", "f32", "f16", "bf16"]).map(|name| {
+        match &name.to_lowercase()[..] {
+            "f64" => DType::F64,
+            "f32" => DType::F32,
+            "f16" => DType::F16,
+            _ => DType::BF16,
+        }
     })
 }
 
@@ -177,7 +179,7 @@ fn split_rule(text: &str) -> Result<(String, usize), String> {
     match dimension.parse() {
         Ok(dimension) => Ok((pattern.into(), dimension)),
         Err(error) => Err(format!(
-            "the dimension {dimension:?} is no number from 0 on: {error}"
+            "the dimension {dimension:?} is not a number from 0 on: {error}"
         )),
     }
 }

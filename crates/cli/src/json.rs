@@ -79,6 +79,7 @@ pub(crate) struct Loaded {
     pub(crate) tensors: usize,
     pub(crate) bytes: u64,
     pub(crate) read_bytes: u64,
+    pub(crate) over_read_bytes: u64,
     pub(crate) devices: Vec<String>,
     pub(crate) memory_bytes: Vec<u64>,
     pub(crate) reading: Vec<FileRead>,

@@ -93,7 +93,7 @@ pub(crate) fn run(
         false => String::new(),
     };
     output.line(format_args!(
-        "{} of {} from {} in {} in {}, {}{verified}",
+        "{} of {} from {} in {} in {}, read at {}{verified}",
         counted(document.tensors, "tensor"),
         ByteSize(document.bytes),
         counted(document.files, "file"),
@@ -164,6 +164,7 @@ fn document(machine: &Machine, plan: &LoadPlan<'_>) -> Result<json::Loaded, Fail
         tensors: plan.tensors().len(),
         bytes: plan.len_bytes(),
         read_bytes: plan.read_bytes(),
+        over_read_bytes: plan.over_read_bytes(),
         devices: names(plan.memories().map(|(memory, _)| memory)),
         memory_bytes: plan.memories().map(|(_, bytes)| bytes).collect(),
         reading: plan.files().map(file_read).collect(),
@@ -201,13 +202,15 @@ fn planned(
     document: &json::Loaded,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    let between = document.read_bytes - document.bytes;
     let row = |what: &str, value: String| vec![what.to_owned(), value];
     let mut rows = vec![
         row("tensors", document.tensors.to_string()),
         row("bytes", ByteSize(document.bytes).to_string()),
         row("files", document.files.to_string()),
-        row("read beside them", ByteSize(between).to_string()),
+        row(
+            "read and not wanted",
+            ByteSize(document.over_read_bytes).to_string(),
+        ),
     ];
     let memories = plan.memories();
     rows.extend(

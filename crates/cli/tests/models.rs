@@ -65,7 +65,7 @@ fn a_model_is_split_by_rules() {
         ("a=0", 2 * 4096),
         ("a=1", 2 * 4096),
         ("*=0", 4096),
-        ("c=0,b=0,*=1", 4096),
+        ("b=0,*=1", 4096),
     ] {
         let said = split(rules);
         let each = (3072 + bytes) / 2;
@@ -73,10 +73,10 @@ fn a_model_is_split_by_rules() {
     }
     for (rules, words) in [
         ("a", "a rule is PATTERN=DIMENSION"),
-        ("a=x", "\"x\" is no number from 0 on"),
+        ("a=x", "\"x\" is not a number from 0 on"),
         (
             "a=2",
-            "tensor \"a\" of shape [2, 768]: it is to be split along dimension 2, and has 2",
+            "tensor \"a\" of shape [2, 768]: it cannot be split along dimension 2: it has 2, counted from 0",
         ),
     ] {
         refused(
@@ -86,8 +86,25 @@ fn a_model_is_split_by_rules() {
             &[words],
         );
     }
-    let both = [&load[..], &["--split", "a=0", "--broadcast"]].concat();
-    refused(&folder, &both, 2, &["--broadcast"]);
+    refused(
+        &folder,
+        &[&load[..], &["--split", "a=0,c*=0"]].concat(),
+        2,
+        &["fits \"c*\""],
+    );
+    for option in ["--broadcast", "--save=x"] {
+        let both = [&load[..], &["--split", "a=0", option]].concat();
+        refused(&folder, &both, 2, &["--split"]);
+    }
+    let wide = ["load", "model", "--dtype", "F64", "--plan"];
+    let plan = folder.run(&wide).stdout();
+    let unwanted = plan
+        .lines()
+        .find(|line| line.starts_with("read and not wanted"));
+    assert!(
+        unwanted.is_some_and(|line| line.ends_with(" 0 B")),
+        "{plan}"
+    );
 }
 
 #[test]
@@ -161,7 +178,7 @@ fn what_is_no_model_is_named() {
         &folder,
         &["load", "model", "--only", "b*"],
         2,
-        &["no tensor was chosen, of the 1 of the model"],
+        &["no tensor has a name that fits \"b*\""],
     );
     for (save, words) in [
         ("model", "would replace model, which is a file of the model"),

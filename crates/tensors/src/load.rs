@@ -9,10 +9,12 @@ mod run;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use transload::{AllocSpec, Buffer, MemoryId, Place, TransferManager};
+use transload::{AllocSpec, Buffer, Instant, MemoryId, Place, Priority, TransferManager};
 use wildmatch::WildMatch;
 
 use crate::{DType, Model, TensorInfo};
+
+use part::Ranges;
 
 pub use error::LoadError;
 pub use loading::{Loading, Tensor};
@@ -43,11 +45,12 @@ impl Loader {
         Load {
             loader: self,
             model,
-            place: Where::All(vec![transload::DeviceId::CPU0.into()]),
-            chosen: (0..model.tensors().len()).collect(),
-            slices: Vec::new(),
-            dtypes: Vec::new(),
+            places: vec![transload::DeviceId::CPU0.into()],
+            chosen: (0..model.tensors().len()).map(Choice::whole).collect(),
+            unfitting: None,
             verify: false,
+            priority: Priority::default(),
+            deadline: None,
         }
     }
 
@@ -87,80 +90,107 @@ impl Loader {
 const MOST_WASTED_BYTES: u64 = 1 << 20;
 
 /// A load that is being described.
+///
+/// Functions that ask for something of each tensor are called for those that earlier calls have left.
 #[derive(Clone, Debug)]
 #[must_use = "nothing happens before `start`"]
 pub struct Load<'a> {
     loader: &'a Loader,
     model: &'a Model,
-    place: Where,
-    /// The numbers of the tensors, in the model's order.
-    chosen: Vec<usize>,
-    /// What is wanted of each tensor of the model, elements along each dimension; empty where no slice is.
-    slices: Vec<Option<Vec<Range<u64>>>>,
-    /// The wanted type of each tensor of the model; empty where none is.
-    dtypes: Vec<DType>,
+    /// Where tensors go for which nothing else is said, each to all of them.
+    places: Vec<Place>,
+    /// In the model's order.
+    chosen: Vec<Choice>,
+    /// The first pattern that no tensor's name fits.
+    unfitting: Option<String>,
     verify: bool,
+    priority: Priority,
+    deadline: Option<Instant>,
 }
 
-/// Where tensors go.
+/// What is wanted of a tensor.
 #[derive(Clone, Debug)]
-enum Where {
-    /// Each to all of them.
-    All(Vec<Place>),
-    /// Each to the one of its number in the model.
-    Each(Vec<Place>),
-    /// Cut along a dimension, a part to each of them, or where there is none, each to all of them.
-    Split(Vec<Place>, Vec<Option<usize>>),
+struct Choice {
+    /// Its number in the model.
+    number: usize,
+    /// The only place to which it goes.
+    place: Option<Place>,
+    /// The dimension along which it is cut, a part to each place.
+    split: Option<usize>,
+    /// Elements along each dimension.
+    ranges: Option<Ranges>,
+    dtype: Option<DType>,
+}
+
+impl Choice {
+    fn whole(number: usize) -> Choice {
+        Choice {
+            number,
+            place: None,
+            split: None,
+            ranges: None,
+            dtype: None,
+        }
+    }
 }
 
 impl<'a> Load<'a> {
     /// Loads into the default memory of a device, or into one that is named.
     pub fn to(mut self, place: impl Into<Place>) -> Load<'a> {
-        self.place = Where::All(vec![place.into()]);
+        self.places = vec![place.into()];
+        self.for_all()
+    }
+
+    /// Forgets where single tensors were to go.
+    fn for_all(self) -> Load<'a> {
+        self.each(|choice, _| (choice.place, choice.split) = (None, None))
+    }
+
+    fn each(mut self, mut change: impl FnMut(&mut Choice, &TensorInfo)) -> Load<'a> {
+        for choice in &mut self.chosen {
+            change(choice, &self.model.tensors()[choice.number]);
+        }
         self
     }
 
     /// Loads each tensor into every one of these places. Files are read once: the bytes go on from the first place to the
     /// second, and so on. [`Loading`] tells of each tensor in each place.
     pub fn to_all(mut self, places: &[Place]) -> Load<'a> {
-        self.place = Where::All(places.to_vec());
-        self
+        self.places = places.to_vec();
+        self.for_all()
     }
 
     /// Loads each tensor into the place that `place_of` names.
-    pub fn to_each(mut self, place_of: impl FnMut(&TensorInfo) -> Place) -> Load<'a> {
-        self.place = Where::Each(self.model.tensors().iter().map(place_of).collect());
-        self
+    pub fn to_each(self, mut place_of: impl FnMut(&TensorInfo) -> Place) -> Load<'a> {
+        self.each(|choice, tensor| {
+            (choice.place, choice.split) = (Some(place_of(tensor)), None);
+        })
     }
 
     /// Loads the tensors that earlier calls have left into these places, in the order of the files and each whole, so that
     /// each place has about as many bytes as the others.
     pub fn to_shares(self, places: &[Place]) -> Load<'a> {
         let all = self.model.tensors();
-        let lens = self.chosen.iter().map(|at| all[*at].len_bytes);
+        let lens = self.chosen.iter().map(|of| all[of.number].len_bytes);
         let total = lens.fold(0, u64::saturating_add);
-        let Some(first) = places.first() else {
+        if places.is_empty() {
             return self.to_all(places);
-        };
-        let mut place_of = vec![*first; all.len()];
+        }
         let mut before = 0u64;
-        for at in &self.chosen {
+        self.to_each(|tensor| {
             // By the middle of the tensor.
-            let middle = u128::from(before) * 2 + u128::from(all[*at].len_bytes);
+            let middle = u128::from(before) * 2 + u128::from(tensor.len_bytes);
             let share = middle * places.len() as u128 / (u128::from(total.max(1)) * 2);
-            place_of[*at] = places[(share as usize).min(places.len() - 1)];
-            before = before.saturating_add(all[*at].len_bytes);
-        }
-        Load {
-            place: Where::Each(place_of),
-            ..self
-        }
+            before = before.saturating_add(tensor.len_bytes);
+            places[(share as usize).min(places.len() - 1)]
+        })
     }
 
     /// Loads a part of each tensor into each of these places: a tensor whose whole name fits the pattern of a rule is cut along
     /// the dimension of the first such rule, counted from 0, into as many parts as there are places; others go to all of
     /// them. Parts are whole blocks of the tensor's type, and none is more than a block longer than another. In patterns `*`
-    /// stands for any characters, `?` for one.
+    /// stands for any characters, `?` for one; [`Load::plan`] refuses one that no tensor fits. Short rows of a part are read
+    /// with what lies between them, for each place again ([`LoadPlan::over_read_bytes`]).
     ///
     /// So layers are spread for tensor parallelism: the first of two matrices along its outputs, the second one along its
     /// inputs.
@@ -169,12 +199,23 @@ impl<'a> Load<'a> {
             .iter()
             .map(|(pattern, dimension)| (WildMatch::new(pattern), *dimension));
         let rules: Vec<(WildMatch, usize)> = rules.collect();
-        let dimension = |tensor: &TensorInfo| {
+        self = self.expect(rules.iter().map(|rule| &rule.0)).to_all(places);
+        self.each(|choice, tensor| {
             let mut fitting = rules.iter().filter(|rule| rule.0.matches(&tensor.name));
-            fitting.next().map(|rule| rule.1)
+            choice.split = fitting.next().map(|rule| rule.1);
+        })
+    }
+
+    /// Notes a pattern that the name of no tensor fits.
+    fn expect<'p>(mut self, patterns: impl Iterator<Item = &'p WildMatch>) -> Load<'a> {
+        let all = self.model.tensors();
+        let fits = |pattern: &WildMatch| {
+            let mut chosen = self.chosen.iter();
+            chosen.any(|of| pattern.matches(&all[of.number].name))
         };
-        let dimensions = self.model.tensors().iter().map(dimension).collect();
-        self.place = Where::Split(places.to_vec(), dimensions);
+        let unfitting = { patterns }.find(|pattern| !fits(pattern));
+        let unfitting = unfitting.map(WildMatch::pattern);
+        self.unfitting = self.unfitting.or(unfitting);
         self
     }
 
@@ -183,13 +224,12 @@ impl<'a> Load<'a> {
     /// of the last dimension.
     ///
     /// Short pieces that lie near each other in the file are read together with what lies between
-    /// ([`LoadPlan::read_bytes`]), and cut apart on the way.
+    /// ([`LoadPlan::over_read_bytes`]), and cut apart on the way.
     pub fn slice(
-        mut self,
-        slice_of: impl FnMut(&TensorInfo) -> Option<Vec<Range<u64>>>,
+        self,
+        mut slice_of: impl FnMut(&TensorInfo) -> Option<Vec<Range<u64>>>,
     ) -> Load<'a> {
-        self.slices = self.model.tensors().iter().map(slice_of).collect();
-        self
+        self.each(|choice, tensor| choice.ranges = slice_of(tensor))
     }
 
     /// Converts the tensors of floating-point numbers to one type while they are read, by the host's threads: F64, F32, F16,
@@ -202,24 +242,37 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// Converts each tensor to the type that `dtype_of` names, as [`Load::dtype`] does. [`Load::plan`] refuses what is not
-    /// converted.
-    pub fn dtype_of(mut self, dtype_of: impl FnMut(&TensorInfo) -> DType) -> Load<'a> {
-        self.dtypes = self.model.tensors().iter().map(dtype_of).collect();
-        self
+    /// Converts each tensor to the type that `dtype_of` names, as [`Load::dtype`] does, in place of what was said before.
+    /// [`Load::plan`] refuses what is not converted.
+    pub fn dtype_of(self, mut dtype_of: impl FnMut(&TensorInfo) -> DType) -> Load<'a> {
+        self.each(|choice, tensor| choice.dtype = Some(dtype_of(tensor)))
     }
 
     /// Loads only tensors whose whole names fit one of the patterns, of those that earlier calls have left: `*` stands for any
-    /// characters, `?` for one.
+    /// characters, `?` for one. [`Load::plan`] refuses a pattern that none fits.
     pub fn only<'p>(self, patterns: impl IntoIterator<Item = &'p str>) -> Load<'a> {
         let patterns: Vec<WildMatch> = patterns.into_iter().map(WildMatch::new).collect();
-        self.filter(|tensor| patterns.iter().any(|pattern| pattern.matches(&tensor.name)))
+        let load = self.expect(patterns.iter());
+        load.filter(|tensor| patterns.iter().any(|pattern| pattern.matches(&tensor.name)))
     }
 
     /// Loads only tensors for which `wanted` returns true, of those that earlier calls have left.
     pub fn filter(mut self, mut wanted: impl FnMut(&TensorInfo) -> bool) -> Load<'a> {
         let tensors = self.model.tensors();
-        self.chosen.retain(|at| wanted(&tensors[*at]));
+        self.chosen.retain(|of| wanted(&tensors[of.number]));
+        self
+    }
+
+    /// Sets whether the copies go before or after others that wait for the same engine or the same staging.
+    pub fn priority(mut self, priority: Priority) -> Load<'a> {
+        self.priority = priority;
+        self
+    }
+
+    /// Ends the load with an error at that time by the manager's clock, if it is not over
+    /// ([`Request::deadline`](transload::Request::deadline)).
+    pub fn deadline(mut self, at: Instant) -> Load<'a> {
+        self.deadline = Some(at);
         self
     }
 
@@ -235,7 +288,7 @@ impl<'a> Load<'a> {
     /// it in its cache.
     ///
     /// # Errors
-    /// When a file is not opened again, a place is not here or takes no tensors, none is named, no tensor is left, or a memory has too little room for
+    /// When a file cannot be opened once more, a pattern fits no tensor, a place is not here or takes no tensors, none is named, no tensor is left, or a memory has too little room for
     /// its tensors or for one of them in one allocation.
     pub fn plan(self) -> Result<LoadPlan<'a>, LoadError> {
         LoadPlan::new(self)

@@ -17,6 +17,14 @@ pub enum LoadError {
         /// How many the model has.
         of: usize,
     },
+    /// A pattern that the name of no tensor fits.
+    #[error(
+        "no tensor has a name that fits {pattern:?}; a pattern has to fit the whole name, with * for any characters"
+    )]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+    },
     /// No place was named.
     #[error("no place for the tensors was named")]
     NoPlace,
@@ -44,12 +52,12 @@ pub enum LoadError {
     },
     /// A tensor that no allocation can hold.
     #[error(
-        "tensor {tensor:?} has {len_bytes} bytes, and one allocation in {memory} has at most {limit}; load it into another memory"
+        "tensor {tensor:?} takes {len_bytes} bytes, and one allocation in {memory} has at most {limit}; split it, or load it into another memory"
     )]
     TooLarge {
         /// The tensor.
         tensor: String,
-        /// Its length.
+        /// The bytes that it takes there, of a part those of the part.
         len_bytes: u64,
         /// The memory.
         memory: MemoryId,
@@ -152,6 +160,7 @@ impl LoadError {
         match self {
             LoadError::NoPlace
             | LoadError::NoTensor { .. }
+            | LoadError::Pattern { .. }
             | LoadError::Slice { .. }
             | LoadError::Convert { .. }
             | LoadError::TooLarge { .. }

@@ -4,11 +4,15 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
 
 use transload::{
-    AllocSpec, Batch, Buffer, Canceller, Conversion, DeviceId, Region, Request, Transfer,
-    TransferManager,
+    AllocSpec, Batch, Buffer, Canceller, Conversion, DeviceId, Region, Report, Request, Transfer,
+    TransferError, TransferManager,
 };
 
 use super::part::Part;
@@ -75,8 +79,9 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// A load under way: an iterator of the tensors in the order of their arrival. [`next`](Iterator::next) blocks until the
-/// next one has arrived.
+/// A load under way: an iterator of the tensors in the order of their arrival, whose [`next`](Iterator::next) blocks until
+/// the next one has arrived; and a `Stream` of them, which does not block, but for a second reading
+/// ([`Load::verify`]) and, after an error, for what is under way.
 ///
 /// After an error the rest of the load is cancelled, and there are no more tensors. A load that is dropped is cancelled.
 #[derive(Debug)]
@@ -93,12 +98,24 @@ pub struct Loading {
 
 #[derive(Debug)]
 struct Pending {
+    run: Arrived,
+    transfer: Transfer,
+}
+
+impl Pending {
+    fn parts(self) -> (Arrived, Transfer) {
+        (self.run, self.transfer)
+    }
+}
+
+/// What is known of a run when it has arrived.
+#[derive(Debug)]
+struct Arrived {
     tensors: Vec<Tensor>,
     /// What to read once more and compare with the target.
     again: Option<(Again, Buffer)>,
     path: PathBuf,
     len_bytes: u64,
-    transfer: Transfer,
 }
 
 /// Where bytes of a file are, and how they are converted.
@@ -126,6 +143,7 @@ impl Loading {
                         number,
                         part,
                         len_bytes,
+                        ..
                     } = &items[*item];
                     let Ok(buffer) = target.slice(*at..*at + len_bytes) else {
                         unreachable!("the run holds its tensors");
@@ -138,17 +156,17 @@ impl Loading {
                     }
                 });
                 let tensors: Vec<Tensor> = tensors.collect();
-                Pending {
+                let run = Arrived {
                     len_bytes: tensors.iter().map(|tensor| tensor.buffer.len()).sum(),
                     tensors,
                     again: again.map(|again| (again, target)),
                     path: model.files()[run.file].file.path().to_owned(),
-                    transfer,
-                }
+                };
+                Pending { run, transfer }
             });
         let runs: VecDeque<Pending> = pending.collect();
         Loading {
-            all_bytes: runs.iter().map(|run| run.len_bytes).sum(),
+            all_bytes: runs.iter().map(|of| of.run.len_bytes).sum(),
             runs,
             arrived: VecDeque::new(),
             manager: load.loader.manager.clone(),
@@ -162,7 +180,7 @@ impl Loading {
     pub fn progress(&self) -> (u64, u64) {
         let under_way = self.runs.iter().take(LOOKED_AT);
         let under_way =
-            under_way.filter_map(|run| Some(run.transfer.progress()?.0.min(run.len_bytes)));
+            under_way.filter_map(|of| Some(of.transfer.progress()?.0.min(of.run.len_bytes)));
         (self.done_bytes + under_way.sum::<u64>(), self.all_bytes)
     }
 
@@ -186,6 +204,57 @@ impl Loading {
         Ok(read(&second)? == arrived)
     }
 
+    /// Takes in a run that is over. After an error the rest is cancelled and quiet.
+    fn settle(
+        &mut self,
+        run: Arrived,
+        result: Result<Report, TransferError>,
+    ) -> Result<(), LoadError> {
+        let Arrived {
+            tensors,
+            again,
+            path,
+            len_bytes,
+        } = run;
+        let names = |tensors: &[Tensor]| {
+            let names = tensors.iter().map(|of| of.name().to_owned());
+            names.collect()
+        };
+        let found = match (result, again) {
+            (Err(source), _) => Err(source),
+            (Ok(_), None) => Ok(Ok(true)),
+            (Ok(_), Some((again, target))) => Ok(self.is_same(again, &target)),
+        };
+        if let Ok(Ok(true)) = found {
+            self.done_bytes += len_bytes;
+            self.arrived = tensors.into();
+            return Ok(());
+        }
+        self.canceller.cancel();
+        let rest = self.runs.drain(..).filter_map(|run| {
+            let (run, transfer) = run.parts();
+            Some((run.path, run.tensors, transfer.wait().err()?))
+        });
+        let rest: Vec<_> = rest.collect();
+        let all = match found {
+            Ok(Ok(_)) => {
+                let tensors = names(&tensors);
+                return Err(LoadError::Differs { path, tensors });
+            }
+            Ok(Err(source)) => return Err(LoadError::Library(source)),
+            Err(source) => std::iter::once((path, tensors, source)).chain(rest),
+        };
+        // Copies that end for this reason tell less.
+        let first = all.min_by_key(|(.., source)| is_consequence(source));
+        first.map_or(Ok(()), |(path, tensors, source)| {
+            Err(LoadError::Transfer {
+                path,
+                tensors: names(&tensors),
+                source: Box::new(source),
+            })
+        })
+    }
+
     /// Returns a handle that cancels the rest of the load, from any thread. [`next`](Iterator::next) returns
     /// an error then.
     pub fn canceller(&self) -> Canceller {
@@ -198,7 +267,7 @@ impl Iterator for Loading {
 
     /// Returns at most the number of tensors that have not been taken: an error may come in place of the rest.
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let waiting = self.runs.iter().map(|run| run.tensors.len());
+        let waiting = self.runs.iter().map(|of| of.run.tensors.len());
         let most = self.arrived.len() + waiting.sum::<usize>();
         (usize::from(most > 0), Some(most))
     }
@@ -210,50 +279,50 @@ impl Iterator for Loading {
             }
             let mut looked_at = self.runs.iter().take(LOOKED_AT);
             let over = looked_at.position(|run| run.transfer.is_over());
-            let run = self.runs.remove(over.unwrap_or(0))?;
-            let Pending {
-                tensors,
-                again,
-                path,
-                len_bytes,
-                transfer,
-            } = run;
-            if let Err(source) = transfer.wait() {
-                self.canceller.cancel();
-                let names = |tensors: &[Tensor]| {
-                    let names = tensors.iter().map(|of| of.name().to_owned());
-                    names.collect()
-                };
-                let rest = self.runs.drain(..).filter_map(|run| {
-                    let source = run.transfer.wait().err()?;
-                    Some((run.path, run.tensors, source))
-                });
-                let all = std::iter::once((path, tensors, source)).chain(rest);
-                // Copies that end for this reason tell less.
-                let first = all.min_by_key(|(.., source)| is_consequence(source));
-                return first.map(|(path, tensors, source)| {
-                    Err(LoadError::Transfer {
-                        path,
-                        tensors: names(&tensors),
-                        source: Box::new(source),
-                    })
-                });
+            let (run, transfer) = self.runs.remove(over.unwrap_or(0))?.parts();
+            if let Err(error) = self.settle(run, transfer.wait()) {
+                return Some(Err(error));
             }
-            match again.map(|(again, target)| self.is_same(again, &target)) {
-                None | Some(Ok(true)) => {}
-                Some(found) => {
-                    self.canceller.cancel();
-                    self.runs.clear();
-                    let tensors = tensors.iter().map(|of| of.name().to_owned()).collect();
-                    return Some(Err(match found {
-                        Ok(_) => LoadError::Differs { path, tensors },
-                        Err(source) => LoadError::Library(source),
-                    }));
-                }
-            }
-            self.done_bytes += len_bytes;
-            self.arrived = tensors.into();
         }
+    }
+}
+
+impl Stream for Loading {
+    type Item = Result<Tensor, LoadError>;
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Tensor, LoadError>>> {
+        loop {
+            if let Some(tensor) = self.arrived.pop_front() {
+                return Poll::Ready(Some(Ok(tensor)));
+            }
+            if self.runs.is_empty() {
+                return Poll::Ready(None);
+            }
+            let looked_at = self.runs.iter_mut().take(LOOKED_AT).enumerate();
+            let mut polled =
+                looked_at.filter_map(
+                    |(at, run)| match Pin::new(&mut run.transfer).poll(context) {
+                        Poll::Ready(result) => Some((at, result)),
+                        Poll::Pending => None,
+                    },
+                );
+            let Some((at, result)) = polled.next() else {
+                return Poll::Pending;
+            };
+            let Some(run) = self.runs.remove(at) else {
+                continue;
+            };
+            if let Err(error) = self.settle(run.parts().0, result) {
+                return Poll::Ready(Some(Err(error)));
+            }
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        Iterator::size_hint(self)
     }
 }
 

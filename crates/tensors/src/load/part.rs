@@ -73,7 +73,7 @@ impl Part {
         for (dimension, (range, size)) in ranges.iter().zip(&info.shape).enumerate() {
             if range.start > range.end || range.end > *size {
                 return Err(refused(format!(
-                    "{range:?} is no range of dimension {dimension}, which has {size} elements"
+                    "{range:?} is outside dimension {dimension}, which has {size} elements"
                 )));
             }
         }
@@ -182,7 +182,7 @@ pub(super) fn split_along(
     let Some(whole) = ranges.get(dimension).cloned() else {
         let limit = ranges.len();
         return Err(refused(format!(
-            "it is to be split along dimension {dimension}, and has {limit}, from 0 on"
+            "it cannot be split along dimension {dimension}: it has {limit}, counted from 0"
         )));
     };
     let unit = match dimension + 1 == ranges.len() {
@@ -191,8 +191,12 @@ pub(super) fn split_along(
     };
     let count = (whole.end - whole.start) / unit;
     if count < parts as u64 {
+        let what = match unit {
+            1 => "elements".into(),
+            unit => format!("blocks of {unit} elements"),
+        };
         return Err(refused(format!(
-            "it has {count} blocks of {unit} elements along dimension {dimension}, too few for {parts} places"
+            "it has {count} {what} along dimension {dimension}, too few for {parts} places"
         )));
     }
     let at = |part: usize| {
@@ -227,6 +231,23 @@ impl Bytes {
         match self {
             Bytes::Span(span) => span.end - span.start,
             Bytes::Spans(spans) => spans.iter().map(|span| span.end - span.start).sum(),
+            Bytes::Rows(_, shape) => shape.payload_bytes(),
+        }
+    }
+
+    /// Returns how many of them lie in pieces that may be read past the cache.
+    pub(super) fn long_bytes(&self) -> u64 {
+        let long = |len: u64| {
+            if len >= HostFile::DIRECT_BYTES {
+                len
+            } else {
+                0
+            }
+        };
+        match self {
+            Bytes::Span(span) => long(span.end - span.start),
+            Bytes::Spans(spans) => spans.iter().map(|span| long(span.end - span.start)).sum(),
+            Bytes::Rows(_, shape) if long(shape.width_bytes()) == 0 => 0,
             Bytes::Rows(_, shape) => shape.payload_bytes(),
         }
     }

@@ -12,7 +12,7 @@ use transload::{
 
 use super::part::{Bytes, Part, Ranges, split_along};
 use super::run::{Limits, MOST_RUN_BYTES, Run};
-use super::{Load, LoadError, Loading, Where};
+use super::{Choice, Load, LoadError, Loading};
 use crate::TensorInfo;
 
 /// Where runs begin: the alignment that adapters ask for, for whole buffers of a shader.
@@ -46,6 +46,9 @@ pub(super) struct Item {
     pub(super) number: usize,
     /// What of it, where it is not the tensor as its file has it.
     pub(super) part: Option<Arc<Part>>,
+    /// Its bytes in the file.
+    read_bytes: u64,
+    /// Its bytes in memory.
     pub(super) len_bytes: u64,
 }
 
@@ -60,6 +63,9 @@ struct Arena {
 impl<'a> LoadPlan<'a> {
     pub(super) fn new(load: Load<'a>) -> Result<LoadPlan<'a>, LoadError> {
         let all = load.model.tensors();
+        if let Some(pattern) = load.unfitting {
+            return Err(LoadError::Pattern { pattern });
+        }
         if load.chosen.is_empty() {
             return Err(LoadError::NoTensor { of: all.len() });
         }
@@ -72,42 +78,28 @@ impl<'a> LoadPlan<'a> {
             places: Vec::new(),
             files: Vec::new(),
         };
-        let common = match plan.load.place.clone() {
-            Where::All(places) | Where::Split(places, _) if places.is_empty() => {
-                Err(LoadError::NoPlace)
-            }
-            Where::All(places) | Where::Split(places, _) => {
-                places.into_iter().map(|place| plan.number(place)).collect()
-            }
-            Where::Each(_) => Ok(Vec::new()),
-        }?;
+        let chosen = std::mem::take(&mut plan.load.chosen);
+        let places = plan.load.places.clone();
+        let common = places.into_iter().map(|place| plan.number(place));
+        let common = common.collect::<Result<Vec<usize>, _>>()?;
         let infos = plan.load.loader.manager.memories();
-        for number in plan.load.chosen.clone() {
-            let tensor = &all[number];
-            let ranges = plan.load.slices.get(number).cloned().flatten();
-            let split = match &plan.load.place {
-                Where::Split(_, dimensions) => dimensions[number],
-                _ => None,
-            };
-            let parts: Vec<(Option<Ranges>, Vec<usize>)> = match split {
-                Some(dimension) => {
-                    let parts = split_along(tensor, ranges, dimension, common.len())?;
-                    let memories = common.iter().map(|memory| vec![*memory]);
-                    { parts.into_iter().map(Some) }.zip(memories).collect()
+        for choice in &chosen {
+            let tensor = &all[choice.number];
+            if let Some(dimension) = choice.split {
+                let parts = split_along(tensor, choice.ranges.clone(), dimension, common.len())?;
+                for (ranges, memory) in parts.into_iter().zip(&common) {
+                    plan.add(choice, Some(ranges), vec![*memory], &infos)?;
                 }
-                None => {
-                    let memories = match &plan.load.place {
-                        Where::Each(places) => vec![plan.number(places[number])?],
-                        _ => common.clone(),
-                    };
-                    vec![(ranges, memories)]
-                }
-            };
-            for (ranges, memories) in parts {
-                let part = ranges.map(|ranges| Part::new(tensor, ranges)).transpose()?;
-                plan.add(number, part, memories, &infos)?;
+                continue;
             }
+            let memories = match choice.place {
+                Some(place) => vec![plan.number(place)?],
+                None if common.is_empty() => return Err(LoadError::NoPlace),
+                None => common.clone(),
+            };
+            plan.add(choice, choice.ranges.clone(), memories, &infos)?;
         }
+        plan.load.chosen = chosen;
         plan.allot(&infos)?;
         plan.open()?;
         Ok(plan)
@@ -116,18 +108,18 @@ impl<'a> LoadPlan<'a> {
     /// Adds what arrives of a tensor in some memories, to the last run there or as a new one.
     fn add(
         &mut self,
-        number: usize,
-        part: Option<Part>,
+        choice: &Choice,
+        ranges: Option<Ranges>,
         memories: Vec<usize>,
         infos: &[MemoryInfo],
     ) -> Result<(), LoadError> {
-        let tensor = &self.load.model.tensors()[number];
+        let tensor = &self.load.model.tensors()[choice.number];
+        let part = ranges.map(|ranges| Part::new(tensor, ranges)).transpose()?;
         let bytes = match &part {
             Some(part) => part.bytes(tensor)?,
             None => Bytes::of_tensor(tensor),
         };
-        let wanted = self.load.dtypes.get(number).copied();
-        let (part, conversion) = match wanted.filter(|to| *to != tensor.dtype) {
+        let (part, conversion) = match choice.dtype.filter(|to| *to != tensor.dtype) {
             None => (part, None),
             Some(to) => {
                 let part = part.map_or_else(|| Part::new(tensor, Vec::new()), Ok)?;
@@ -142,8 +134,9 @@ impl<'a> LoadPlan<'a> {
         };
         let item = self.items.len();
         self.items.push(Item {
-            number,
+            number: choice.number,
             part: part.map(Arc::new),
+            read_bytes: read,
             len_bytes,
         });
         let most = memories
@@ -232,7 +225,7 @@ impl<'a> LoadPlan<'a> {
     /// Returns the tensors, in the order in which they are read.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = &'a TensorInfo> + '_ {
         let all = self.load.model.tensors();
-        self.load.chosen.iter().map(|at| &all[*at])
+        self.load.chosen.iter().map(|of| &all[of.number])
     }
 
     /// Returns how many bytes arrive. What goes to several places counts once.
@@ -247,6 +240,13 @@ impl<'a> LoadPlan<'a> {
     pub fn read_bytes(&self) -> u64 {
         let lens = self.runs.iter().map(|run| run.bytes.read_bytes());
         lens.fold(0, u64::saturating_add)
+    }
+
+    /// Returns how many of [`LoadPlan::read_bytes`] nobody wants: what lies between tensors and pieces.
+    pub fn over_read_bytes(&self) -> u64 {
+        let wanted = self.items.iter().map(|item| item.read_bytes);
+        let wanted = wanted.fold(0, u64::saturating_add);
+        self.read_bytes().saturating_sub(wanted)
     }
 
     /// Returns the memories of the tensors, each with the bytes that they take there, with what lies between them.
@@ -308,6 +308,10 @@ impl<'a> LoadPlan<'a> {
                     .slice(*at..at + run.len_bytes)
                     .map_err(library)?;
                 let mut request = Request::new(source, &target).cancel_on_drop();
+                request = request.priority(self.load.priority);
+                if let Some(at) = self.load.deadline {
+                    request = request.deadline(at);
+                }
                 if let Some(conversion) = conversion.take() {
                     request = request.convert(conversion);
                 }
@@ -364,6 +368,12 @@ impl<'a> LoadPlan<'a> {
             let is_cached = file.cached_share().is_none_or(|share| share >= MOSTLY);
             let reading = match is_cached {
                 true => Reading::Cached,
+                false if self.is_short(run.file) => Reading::ThroughCache {
+                    reason: format!(
+                        "most of its pieces are shorter than {} bytes",
+                        HostFile::DIRECT_BYTES
+                    ),
+                },
                 false => match file.read_directly() {
                     Ok(()) => Reading::Direct,
                     Err(error) => Reading::ThroughCache {
@@ -374,6 +384,16 @@ impl<'a> LoadPlan<'a> {
             self.files[run.file] = Some((file, reading));
         }
         Ok(())
+    }
+
+    /// Returns whether most bytes of a file are read in short pieces, which are not read past the cache.
+    fn is_short(&self, file: usize) -> bool {
+        let runs = self.runs.iter().filter(|run| run.file == file);
+        let lens = runs.map(|run| (run.bytes.long_bytes(), run.bytes.len_bytes()));
+        let (long, all) = lens.fold((0u64, 0u64), |sums, (long, all)| {
+            (sums.0.saturating_add(long), sums.1.saturating_add(all))
+        });
+        long < all / 2
     }
 
     /// Returns how each file is read.

@@ -111,7 +111,7 @@ fn allocations_are_no_larger_than_the_device_allows() {
     let error = loader.load(&model).to(place("sim:0")).plan().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "tensor \"t0\" has 4194305 bytes, and one allocation in sim:0/device has at most 4194304; load it into another memory"
+        "tensor \"t0\" takes 4194305 bytes, and one allocation in sim:0/device has at most 4194304; split it, or load it into another memory"
     );
 }
 

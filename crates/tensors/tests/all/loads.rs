@@ -2,8 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::future::poll_fn;
+use std::pin::Pin;
 
-use transload_tensors::transload::{Advice, ErrorClass, MemoryKind, Place, TransferManager};
+use futures_core::Stream;
+
+use transload_tensors::transload::{
+    Advice, ErrorClass, MemoryKind, Place, Priority, TransferError, TransferManager,
+};
 use transload_tensors::{LoadError, Loader, Model, Reading, Tensor, TensorInfo};
 
 use crate::files::{Folder, Gguf, safetensors};
@@ -240,6 +246,34 @@ fn a_file_that_is_not_in_the_cache_is_read_past_it() {
         let arrived = manager.read_to_vec(&tensor.buffer).unwrap();
         assert!(arrived == bytes_in_file(&model, &tensor), "{name}");
     }
+}
+
+#[test]
+fn a_load_is_a_stream_and_ends_at_its_deadline() {
+    let (_folder, model) = model();
+    let manager = manager();
+    let loader = Loader::new(&manager);
+    let mut loading = loader
+        .load(&model)
+        .priority(Priority::High)
+        .start()
+        .unwrap();
+    let next = || pollster::block_on(poll_fn(|context| Pin::new(&mut loading).poll_next(context)));
+    let tensors = by_name(std::iter::from_fn(next));
+    assert_eq!(tensors.len(), model.tensors().len());
+    for (name, tensor) in tensors {
+        assert!(
+            *tensor.buffer.read().unwrap() == bytes_in_file(&model, &tensor)[..],
+            "{name}"
+        );
+    }
+    let mut loading = loader.load(&model).deadline(manager.now()).start().unwrap();
+    let late = loading.find_map(Result::err).unwrap();
+    let LoadError::Transfer { source, .. } = &late else {
+        panic!("{late}");
+    };
+    assert!(matches!(**source, TransferError::Deadline { .. }), "{late}");
+    assert!(loading.next().is_none());
 }
 
 #[test]

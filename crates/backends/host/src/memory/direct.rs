@@ -44,9 +44,6 @@ const READ_BYTES: u64 = 2 << 20;
 /// Reads in flight of each thread.
 const DEPTH: usize = 4;
 
-/// Shorter ones are left to the cache, which reads ahead.
-pub(crate) const SMALLEST_BYTES: u64 = 128 << 10;
-
 impl Direct {
     /// Opens the file once more, past the cache.
     ///

@@ -249,6 +249,9 @@ impl HostFile {
         None
     }
 
+    /// Shorter pieces are never read past the cache, which reads ahead.
+    pub const DIRECT_BYTES: u64 = 128 << 10;
+
     /// Reads pieces of 128 KiB and more past the system's cache from now on, for bytes that the cache does not have: at the rate
     /// of the disk, with little work, and without driving out what others have in the cache. Linux alone has it, with
     /// `O_DIRECT`, through io_uring where the system allows that, else one read of a thread after the other. Reads that fail
@@ -269,7 +272,7 @@ impl HostFile {
     /// Whether pieces of so many bytes are read past the cache.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(crate) fn direct(&self, len_bytes: u64) -> Option<&super::direct::Direct> {
-        let is_long = len_bytes >= super::direct::SMALLEST_BYTES;
+        let is_long = len_bytes >= Self::DIRECT_BYTES;
         self.direct.as_ref().filter(|_| is_long)
     }
 
