@@ -134,7 +134,7 @@ impl fmt::Display for Reason {
             ),
             Reason::ConvertsNothing { link } => write!(
                 f,
-                "no conversion: {} is no link of the host's engine, which converts numbers",
+                "no conversion: {} is no link of the host's engine to memory, where numbers are converted",
                 LinkName(link)
             ),
             Reason::NoTransform => {

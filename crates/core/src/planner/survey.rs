@@ -9,7 +9,7 @@ use crate::defaults::{MIN_CHUNK_BYTES, host_load, max_chunk_bytes, visible_cost}
 use crate::estimate::Line;
 use crate::{
     BackendId, Correction, Curve, DeviceId, EngineId, Link, LinkClass, LinkId, MemoryInfo,
-    Topology, Transformer,
+    MemoryKind, Topology, Transformer,
 };
 
 /// Exponents of the chunk sizes that are considered: powers of two from [`MIN_CHUNK_BYTES`] to the largest of any class
@@ -354,7 +354,10 @@ impl Survey {
         if let Some((hop, _)) = copies().find(|(_, hop)| hop.barred.is_some()) {
             return Some(Flaw::Barred(hop));
         }
-        let converts = |hop: &&Hop| hop.link.id.engine.device == DeviceId::CPU0;
+        let converts = |hop: &&Hop| {
+            let LinkId { engine, dst, .. } = hop.link.id;
+            engine.device == DeviceId::CPU0 && dst.kind != MemoryKind::File
+        };
         let first = copies().next().filter(|(_, hop)| !converts(hop));
         if let (Purpose::Convert, Some((hop, _))) = (self.key.purpose, first) {
             return Some(Flaw::ConvertsNothing(hop));

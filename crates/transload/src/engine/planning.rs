@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 
 use transload_core::flight::{Failure, Phase, Tried, Verify};
 use transload_core::{
-    Barred, Instant, Inventory, Lane, Learning, Limits, LinkId, MemoryId, Method, NoPlan, Plan,
-    PlanCache, PlanKey, PlanSet, Purpose, Quarantine, Role, Route, Step, StepKind, Topology,
+    Barred, DeviceId, Instant, Inventory, Lane, Learning, Limits, LinkId, MemoryId, Method, NoPlan,
+    Plan, PlanCache, PlanKey, PlanSet, Purpose, Quarantine, Role, Route, Step, StepKind, Topology,
     TopologyError, Trial,
 };
 use transload_hal::BackendId;
@@ -384,7 +384,14 @@ impl Planning {
             let reasons = alloc::format!("the link goes from {} to {}", id.src, id.dst);
             return Err(refused(reasons));
         }
-        let pitched = key(&checked.src, &checked.dst, Purpose::Copy).pitched;
+        let asked = key(&checked.src, &checked.dst, Purpose::Copy);
+        if asked.purpose == Purpose::Convert && id.engine.device != DeviceId::CPU0 {
+            let engine = id.engine;
+            return Err(refused(alloc::format!(
+                "{engine} converts no numbers: the host's engine does"
+            )));
+        }
+        let pitched = asked.pitched;
         let mut links = self.topology.links_between(src, dst);
         if pitched != [false; 2] && links.any(|link| link.id == id && !link.pitched) {
             return Err(refused("the link takes contiguous ranges only".into()));

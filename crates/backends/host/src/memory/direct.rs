@@ -1,20 +1,23 @@
 //! Reads past the system's cache: of files whose bytes it does not have, at the rate of the disk and with little work for the
-//! processor. Each thread has a ring of io_uring with a few reads in flight, or where the system refuses one, reads one after
+//! processor. Each call has a ring of io_uring with a few reads in flight, or where the system refuses one, reads one after
 //! the other.
 
-#[cfg(any(
-    target_arch = "x86_64",
-    target_arch = "aarch64",
-    target_arch = "riscv64"
+#[cfg(all(
+    target_os = "linux",
+    any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_arch = "riscv64"
+    )
 ))]
 mod ring;
 
-use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::{Mutex, MutexGuard};
 
 use rustix::mm::{Advice, madvise};
 use transload_hal::{Conversion, Span};
@@ -23,10 +26,13 @@ use super::heap::HUGE_PAGE;
 use super::mapping::Mapping;
 use crate::raw;
 
-#[cfg(any(
-    target_arch = "x86_64",
-    target_arch = "aarch64",
-    target_arch = "riscv64"
+#[cfg(all(
+    target_os = "linux",
+    any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_arch = "riscv64"
+    )
 ))]
 use ring::Ring;
 
@@ -41,7 +47,7 @@ const ALIGN: u64 = 4096;
 /// readers of the same run 0.60 to 0.84 (EPYC, virtio, 2 threads, medians of 6, alternating).
 const READ_BYTES: u64 = 2 << 20;
 
-/// Reads in flight of each thread.
+/// Reads in flight of a call.
 const DEPTH: usize = 4;
 
 impl Direct {
@@ -55,11 +61,9 @@ impl Direct {
             .read(true)
             .custom_flags(libc::O_DIRECT)
             .open(path)?;
-        Reader::lend(|reader| {
-            // SAFETY: the first page is this thread's.
-            let page = unsafe { std::slice::from_raw_parts_mut(reader.pages(), ALIGN as usize) };
-            direct.read_at(page, 0)
-        })?;
+        #[repr(align(4096))]
+        struct Page([u8; ALIGN as usize]);
+        direct.read_at(&mut Page([0; ALIGN as usize]).0, 0)?;
         Ok(Direct(direct))
     }
 
@@ -69,31 +73,49 @@ impl Direct {
     /// The destination is valid for writes of the bytes, converted or not, and nothing else touches them until the call
     /// returns.
     pub(crate) unsafe fn read(&self, wanted: Wanted) -> bool {
-        let is_read = Reader::lend(|reader| {
-            let pages = reader.pages();
-            Ok(match &mut reader.ring {
-                // SAFETY: the caller's contract; the pages are this thread's.
-                Some(ring) => unsafe { ring.read(wanted, &self.0, pages) },
-                // SAFETY: as above.
-                None => unsafe { wanted.in_turn(&self.0, pages) },
-            })
-        });
-        is_read.unwrap_or(false)
+        let Ok(mut reader) = Reader::lend() else {
+            return false;
+        };
+        let pages = reader.pages();
+        let is_read = match &mut reader.ring {
+            // SAFETY: the caller's contract; the pages are this call's.
+            Some(ring) => match unsafe { ring.read(wanted, &self.0, pages) } {
+                Ok(is_read) => is_read,
+                Err(Broken) => {
+                    // Its descriptor may be another file's by now, so it is not closed.
+                    std::mem::forget(reader.ring.take());
+                    false
+                }
+            },
+            // SAFETY: as above.
+            None => unsafe { wanted.in_turn(&self.0, pages) },
+        };
+        reader.give_back();
+        is_read
     }
 }
 
-/// The crate io-uring knows no other processors.
-#[cfg(not(any(
-    target_arch = "x86_64",
-    target_arch = "aarch64",
-    target_arch = "riscv64"
+/// Said of a ring that the system serves no more: descriptors that the program closed, a filter of calls that came later.
+struct Broken;
+
+/// The crate io-uring knows no other processors, and Android ends programs that ask for a ring.
+#[cfg(not(all(
+    target_os = "linux",
+    any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_arch = "riscv64"
+    )
 )))]
 enum Ring {}
 
-#[cfg(not(any(
-    target_arch = "x86_64",
-    target_arch = "aarch64",
-    target_arch = "riscv64"
+#[cfg(not(all(
+    target_os = "linux",
+    any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_arch = "riscv64"
+    )
 )))]
 impl Ring {
     fn new() -> Option<Ring> {
@@ -102,29 +124,50 @@ impl Ring {
 
     /// # Safety
     /// None: there is no ring.
-    unsafe fn read(&mut self, _: Wanted, _: &File, _: *mut u8) -> bool {
+    unsafe fn read(&mut self, _: Wanted, _: &File, _: *mut u8) -> Result<bool, Broken> {
         match *self {}
     }
 }
 
-/// What a thread reads with, made at its first read and kept.
+/// What a call reads with. A few are kept for the next calls.
 struct Reader {
     ring: Option<Ring>,
     /// Where bytes go whose places are no multiples: huge pages if the system has them. Of small ones a disk takes 1 MiB at a
     /// time (`max_segments`).
     pages: Mapping,
+    /// The process that made it. A child of `fork` has the parent's rings, and would take the parent's bytes.
+    process: u32,
 }
 
-thread_local! {
-    static READER: RefCell<Option<Reader>> = const { RefCell::new(None) };
-}
+/// As many as threads read a file.
+const MOST_IDLE: usize = 4;
+
+static IDLE: Mutex<Vec<Reader>> = Mutex::new(Vec::new());
 
 impl Reader {
-    /// Lends the thread's reader.
-    fn lend<T>(use_it: impl FnOnce(&mut Reader) -> io::Result<T>) -> io::Result<T> {
-        READER.with_borrow_mut(|reader| match reader {
-            Some(reader) => use_it(reader),
-            None => use_it(reader.insert(Reader::new()?)),
+    fn lend() -> io::Result<Reader> {
+        while let Some(reader) = Reader::idle().and_then(|mut idle| idle.pop()) {
+            if reader.process == std::process::id() {
+                return Ok(reader);
+            }
+            std::mem::forget(reader);
+        }
+        Reader::new()
+    }
+
+    fn give_back(self) {
+        if let Some(mut idle) = Reader::idle()
+            && idle.len() < MOST_IDLE
+        {
+            idle.push(self);
+        }
+    }
+
+    /// The lock is held for a moment. A child of `fork` may find it held by a thread that it does not have.
+    fn idle() -> Option<MutexGuard<'static, Vec<Reader>>> {
+        (0..1000).find_map(|_| {
+            std::hint::spin_loop();
+            IDLE.try_lock().ok()
         })
     }
 
@@ -137,6 +180,7 @@ impl Reader {
         Ok(Reader {
             ring: Ring::new(),
             pages,
+            process: std::process::id(),
         })
     }
 
@@ -322,11 +366,11 @@ mod tests {
                 assert!(dst[to + len] == 0xee && (to == 0 || dst[to - 1] == 0xee));
             }
             dst.fill(0xee);
-            let in_turn = Reader::lend(|reader| {
-                // SAFETY: as above; the pages are the reader's.
-                Ok(unsafe { wanted.in_turn(&direct.0, reader.pages()) })
-            });
-            assert_eq!(in_turn.unwrap(), by_ring);
+            let reader = Reader::lend().unwrap();
+            // SAFETY: as above; the pages are the reader's.
+            let in_turn = unsafe { wanted.in_turn(&direct.0, reader.pages()) };
+            reader.give_back();
+            assert_eq!(in_turn, by_ring);
             assert!(
                 !by_ring || dst[to..to + len] == content[from..from + len],
                 "{turn}"
@@ -349,6 +393,18 @@ mod tests {
             let is_nan = f32::from_le_bytes([0, 0, number[0], number[1]]).is_nan();
             is_nan || found == [0, 0, number[0], number[1]]
         }));
+    }
+
+    #[test]
+    fn what_another_process_made_is_not_used() {
+        let mut reader = Reader::new().unwrap();
+        reader.process = std::process::id() + 1;
+        reader.give_back();
+        for _ in 0..=MOST_IDLE {
+            let reader = Reader::lend().unwrap();
+            assert_eq!(reader.process, std::process::id());
+            std::mem::forget(reader);
+        }
     }
 
     #[test]

@@ -13,6 +13,16 @@ const BLOCK: usize = 512;
 /// `src` is valid for reads of `count` numbers of the one form, `dst` for writes of `count` numbers of the other, at any
 /// addresses; the ranges do not overlap, and nothing else writes either (or reads `dst`) until the call returns.
 pub unsafe fn convert(dst: *mut u8, src: *const u8, count: usize, conversion: Conversion) {
+    // Numbers that are almost 0 count, whatever this thread's program has asked of its processor.
+    let _own = Environment::default_until_drop();
+    // SAFETY: the caller's contract.
+    unsafe { convert_all(dst, src, count, conversion) };
+}
+
+/// # Safety
+/// As [`convert`].
+#[inline(never)]
+unsafe fn convert_all(dst: *mut u8, src: *const u8, count: usize, conversion: Conversion) {
     let sizes = [conversion.from(), conversion.to()].map(|of| of.len_bytes() as usize);
     let mut block = Block {
         bytes: [0; 8 * BLOCK],
@@ -28,10 +38,77 @@ pub unsafe fn convert(dst: *mut u8, src: *const u8, count: usize, conversion: Co
         );
         // SAFETY: within the source; the block has room for the largest numbers.
         unsafe { from.copy_to_nonoverlapping(block.bytes.as_mut_ptr(), many * sizes[0]) };
-        block.convert(conversion);
+        block.convert(many, conversion);
         // SAFETY: within the destination.
         unsafe { to.copy_from_nonoverlapping(block.bytes.as_ptr(), many * sizes[1]) };
         at += many;
+    }
+}
+
+/// How this thread's processor rounds, and whether it takes numbers that are almost 0 for 0, as `torch.set_flush_denormal` and
+/// start-up code of `-ffast-math` have it do.
+struct Environment(u64);
+
+impl Environment {
+    /// Sets what IEEE 754 has by default, until it is dropped.
+    fn default_until_drop() -> Environment {
+        let own = Environment(Environment::get());
+        // All exceptions masked, to the nearest, subnormal numbers as they are.
+        Environment::set(if cfg!(target_arch = "x86_64") {
+            0x1f80
+        } else {
+            0
+        });
+        own
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn get() -> u64 {
+        let mut word = 0u32;
+        // SAFETY: stores MXCSR to the word.
+        unsafe {
+            std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut word, options(nostack, preserves_flags));
+        }
+        word.into()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn set(word: u64) {
+        let word = word as u32;
+        // SAFETY: loads MXCSR with what it held, or with its default.
+        unsafe {
+            std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const word, options(nostack, preserves_flags));
+        }
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn get() -> u64 {
+        let word;
+        // SAFETY: reads FPCR.
+        unsafe {
+            std::arch::asm!("mrs {}, fpcr", out(reg) word, options(nostack, preserves_flags))
+        };
+        word
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn set(word: u64) {
+        // SAFETY: writes to FPCR what it held, or its default.
+        unsafe { std::arch::asm!("msr fpcr, {}", in(reg) word, options(nostack, preserves_flags)) };
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    fn get() -> u64 {
+        0
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    fn set(_: u64) {}
+}
+
+impl Drop for Environment {
+    fn drop(&mut self) {
+        Environment::set(self.0);
     }
 }
 
@@ -44,13 +121,10 @@ struct Block {
 }
 
 impl Block {
-    /// Converts all numbers, over singles: all forms but doubles have fewer digits, so that numbers are rounded once.
-    fn convert(&mut self, conversion: Conversion) {
-        let Block {
-            bytes,
-            singles,
-            halves,
-        } = self;
+    /// Converts the first numbers, over singles: all forms but doubles have fewer digits, so that numbers are rounded once.
+    fn convert(&mut self, count: usize, conversion: Conversion) {
+        let bytes = &mut self.bytes;
+        let (singles, halves) = (&mut self.singles[..count], &mut self.halves[..count]);
         match (conversion.from(), conversion.to()) {
             (from, to) if from == to => return,
             (Element::F64, Element::F32) => {
@@ -84,11 +158,7 @@ impl Block {
     }
 }
 
-fn take<const N: usize, T>(
-    numbers: &mut [T; BLOCK],
-    bytes: &[u8; 8 * BLOCK],
-    of: impl Fn([u8; N]) -> T,
-) {
+fn take<const N: usize, T>(numbers: &mut [T], bytes: &[u8; 8 * BLOCK], of: impl Fn([u8; N]) -> T) {
     for (number, bytes) in numbers.iter_mut().zip(bytes.as_chunks().0) {
         *number = of(*bytes);
     }
@@ -96,7 +166,7 @@ fn take<const N: usize, T>(
 
 fn put<const N: usize, T: Copy>(
     bytes: &mut [u8; 8 * BLOCK],
-    numbers: &[T; BLOCK],
+    numbers: &[T],
     of: impl Fn(T) -> [u8; N],
 ) {
     for (bytes, number) in bytes.as_chunks_mut().0.iter_mut().zip(numbers) {
@@ -142,6 +212,28 @@ fn e4m3(bits: u8) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_that_are_almost_nothing_count_on_any_thread() {
+        let smallest = [1u8, 0x81];
+        let expected = [f64::exp2(-9.0), -f64::exp2(-9.0)];
+        let double = f64::from(f32::from_bits(1)).to_le_bytes();
+        let own = Environment(Environment::get());
+        // Flush to zero, denormals are zero; on aarch64, flush to zero.
+        Environment::set(if cfg!(target_arch = "x86_64") {
+            0x9fc0
+        } else {
+            1 << 24
+        });
+        let found = converted(&smallest, Element::F8E4M3, Element::F64);
+        let single = converted(&double, Element::F64, Element::F32);
+        let set = Environment::get();
+        drop(own);
+        assert_eq!(doubles(&found), expected);
+        assert_eq!(single, 1u32.to_le_bytes());
+        // It is as it was, too.
+        assert!(set & 0x8040 == 0x8040 || !cfg!(target_arch = "x86_64"));
+    }
 
     const FORMS: [Element; 6] = [
         Element::F64,

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 use io_uring::{IoUring, opcode, types};
 
-use super::{DEPTH, READ_BYTES, Read, Wanted};
+use super::{Broken, DEPTH, READ_BYTES, Read, Wanted};
 
 pub(super) struct Ring(IoUring);
 
@@ -17,9 +17,17 @@ impl Ring {
 
     /// Returns whether no byte is missing.
     ///
+    /// # Errors
+    /// When the system serves the ring no more. Nothing is in flight then.
+    ///
     /// # Safety
     /// As [`Wanted::in_turn`].
-    pub(super) unsafe fn read(&mut self, wanted: Wanted, file: &File, pages: *mut u8) -> bool {
+    pub(super) unsafe fn read(
+        &mut self,
+        wanted: Wanted,
+        file: &File,
+        pages: *mut u8,
+    ) -> Result<bool, Broken> {
         let ring = &mut self.0;
         let fd = types::Fd(file.as_raw_fd());
         let mut reads = wanted.reads();
@@ -43,10 +51,15 @@ impl Ring {
                 }
             }
             if free.len() == DEPTH {
-                return is_whole;
+                return Ok(is_whole);
             }
             // Interrupted or not: what is in flight writes memory, so it is waited for in any case.
-            let _ = ring.submit_and_wait(1);
+            let is_broken = ring.submit_and_wait(1).is_err_and(|error| {
+                let again = [libc::EINTR, libc::EAGAIN, libc::EBUSY];
+                !error
+                    .raw_os_error()
+                    .is_some_and(|code| again.contains(&code))
+            });
             for done in ring.completion() {
                 let slot = done.user_data() as usize;
                 free.push(slot);
@@ -54,6 +67,14 @@ impl Ring {
                 // SAFETY: they lie there.
                 is_whole &=
                     got.is_ok_and(|got| unsafe { wanted.take(slots[slot], got, pages_of(slot)) });
+            }
+            if is_broken {
+                is_whole = false;
+                // Those that the system has not taken are in the queue yet. The others end by themselves.
+                if DEPTH - free.len() == ring.submission().len() {
+                    return Err(Broken);
+                }
+                std::thread::yield_now();
             }
         }
     }
