@@ -66,6 +66,17 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let stops = adapters::stops(&adapters);
     program.show(&["devices"])?;
     program.show(&["probe", "--quick"])?;
+    // A file of the user's may be no model.
+    if files::ends_with(&model, "safetensors") {
+        let half = folder.join("half.safetensors");
+        files::remove(&half)?;
+        let half = workspace.relative(&half).display().to_string();
+        let (to, first) = (stops.join(","), stops[0]);
+        program.show(&["load", &model_word, "--to", &to, "--plan"])?;
+        program.show(&["load", &model_word, "--to", &to, "--verify"])?;
+        let halved = ["--dtype", "f16", "--verify", "--save", &half];
+        program.show(&[&["load", &model_word, "--to", first], &halved[..]].concat())?;
+    }
     let verify = ["--verify", "--out", &back_word];
     program.show(&[&["copy", &model_word], &stops[..], &verify].concat())?;
     compare(&model, &back)?;

@@ -127,10 +127,7 @@ impl fmt::Display for NoTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => f.write_str("the model has no tensors"),
-            of => write!(
-                f,
-                "no tensor was chosen, of the {of} of the model; a pattern has to fit the whole name, with * for any characters"
-            ),
+            of => write!(f, "no tensor was chosen, of the {of} of the model"),
         }
     }
 }

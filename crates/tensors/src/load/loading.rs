@@ -17,7 +17,7 @@ use transload::{
 
 use super::part::Part;
 use super::plan::Item;
-use super::run::Run;
+use super::run::{MOST_RUN_BYTES, Run};
 use super::{Load, LoadError};
 use crate::save::is_consequence;
 use crate::{DType, TensorInfo};
@@ -190,18 +190,34 @@ impl Loading {
         (source, conversion): Again,
         target: &Buffer,
     ) -> Result<bool, transload::Error> {
-        let read = |target: &Buffer| self.manager.read_to_vec(target);
-        let arrived = read(target)?;
+        // One tensor's bytes, end to end, are compared in parts.
+        let is_one = source.buffer().len() == source.shape().payload_bytes();
+        let part = if is_one { MOST_RUN_BYTES } else { target.len() };
         let heap = DeviceId::CPU0.into();
-        let second = self
-            .manager
-            .allocate(heap, AllocSpec::bytes(target.len()))?;
-        let mut request = Request::new(source, &second);
-        if let Some(conversion) = conversion {
-            request = request.convert(conversion);
+        let mut at = 0;
+        while at < target.len() {
+            let target = target.slice(at..(at + part).min(target.len()))?;
+            let source = match is_one {
+                true => {
+                    let read = |bytes| conversion.map_or(bytes, |of| of.source_bytes(bytes));
+                    Region::from(source.buffer().slice(read(at)..read(at + target.len()))?)
+                }
+                false => source.clone(),
+            };
+            let second = self
+                .manager
+                .allocate(heap, AllocSpec::bytes(target.len()))?;
+            let mut request = Request::new(source, &second);
+            if let Some(conversion) = conversion {
+                request = request.convert(conversion);
+            }
+            self.manager.submit(&request).wait()?;
+            if self.manager.read_to_vec(&target)? != self.manager.read_to_vec(&second)? {
+                return Ok(false);
+            }
+            at += target.len();
         }
-        self.manager.submit(&request).wait()?;
-        Ok(read(&second)? == arrived)
+        Ok(true)
     }
 
     /// Takes in a run that is over. After an error the rest is cancelled and quiet.
@@ -240,6 +256,13 @@ impl Loading {
             Ok(Ok(_)) => {
                 let tensors = names(&tensors);
                 return Err(LoadError::Differs { path, tensors });
+            }
+            Ok(Err(transload::Error::Transfer(source))) => {
+                return Err(LoadError::Transfer {
+                    path,
+                    tensors: names(&tensors),
+                    source: Box::new(source),
+                });
             }
             Ok(Err(source)) => return Err(LoadError::Library(source)),
             Err(source) => std::iter::once((path, tensors, source)).chain(rest),

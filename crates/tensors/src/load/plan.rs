@@ -80,7 +80,9 @@ impl<'a> LoadPlan<'a> {
         };
         let chosen = std::mem::take(&mut plan.load.chosen);
         let places = plan.load.places.clone();
-        let common = places.into_iter().map(|place| plan.number(place));
+        let is_needed = chosen.iter().any(|choice| choice.place.is_none());
+        let places = places.into_iter().filter(|_| is_needed);
+        let common = places.map(|place| plan.number(place));
         let common = common.collect::<Result<Vec<usize>, _>>()?;
         let infos = plan.load.loader.manager.memories();
         for choice in &chosen {
@@ -129,8 +131,17 @@ impl<'a> LoadPlan<'a> {
         };
         let read = bytes.len_bytes();
         let len_bytes = match conversion {
-            Some(conversion) => conversion.converted_bytes(read).unwrap_or(u64::MAX),
-            None => read,
+            Some(conversion) => conversion.converted_bytes(read),
+            None => Some(read),
+        };
+        let Some(len_bytes) = len_bytes else {
+            let memory = self.memories[memories[0]];
+            return Err(LoadError::TooLarge {
+                tensor: tensor.name.clone(),
+                len_bytes: u64::MAX,
+                memory,
+                limit: max_alloc(infos, memory),
+            });
         };
         let item = self.items.len();
         self.items.push(Item {

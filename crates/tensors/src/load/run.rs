@@ -61,7 +61,9 @@ impl Run {
             Some(of) => (of.source_bytes(ALIGNMENT), ALIGNMENT),
             None => (1, 1),
         };
-        let at = self.len_bytes.next_multiple_of(ALIGNMENT);
+        let Some(at) = self.len_bytes.checked_next_multiple_of(ALIGNMENT) else {
+            return false;
+        };
         // What fills the gap in memory are whole numbers, as the gap is.
         let padded = last.end + (at - self.len_bytes) * read / converted;
         let follows = padded == new.start;

@@ -105,6 +105,11 @@ fn allocations_are_no_larger_than_the_device_allows() {
                 .all(|tensor| is_right(&manager, &bytes, tensor))
     );
 
+    // No other memory takes part.
+    let one = [place("sim:0")];
+    let plan = loader.load(&model).to_shares(&one).plan().unwrap();
+    assert_eq!(plan.memories().count(), 1);
+
     let large = file(&[(4 << 20) + 1], 1);
     fs::write(folder.path("large.safetensors"), large).unwrap();
     let model = Model::open(folder.path("large.safetensors")).unwrap();

@@ -345,10 +345,19 @@ fn a_file_that_was_cut_short_is_an_error_and_one_that_was_replaced_is_read_as_it
 fn a_load_without_tensors_and_a_place_that_is_not_here_are_refused() {
     let (_folder, model) = model();
     let loader = Loader::new(&manager());
-    let error = loader.load(&model).only(["no such*"]).plan().unwrap_err();
+    let error = loader
+        .load(&model)
+        .only(["t*", "no such*"])
+        .plan()
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no tensor was chosen, of the 15 of the model; a pattern has to fit the whole name, with * for any characters"
+        "no tensor has a name that fits \"no such*\"; a pattern has to fit the whole name, with * for any characters"
+    );
+    let error = loader.load(&model).filter(|_| false).plan().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no tensor was chosen, of the 15 of the model"
     );
     let place: transload_tensors::transload::Place = "cuda:7".parse().unwrap();
     let error = loader.load(&model).to(place).plan().unwrap_err();

@@ -308,3 +308,41 @@ fn blocks_of_a_quantised_type_are_never_cut() {
         "tensor \"q\" of shape [2, 96]: it cannot be split along dimension 2: it has 2, counted from 0"
     );
 }
+
+#[test]
+fn shapes_that_no_number_holds_are_refused_or_empty() {
+    let manager = manager(1 << 30, 1 << 30);
+    let loader = Loader::new(&manager);
+    let huge = 1u64 << 63;
+    let header =
+        format!(r#"{{"x":{{"dtype":"U16","shape":[0,{huge},{huge}],"data_offsets":[0,0]}}}}"#);
+    let folder = Folder::of(&[("m.safetensors", &safetensors(&header, 0))]);
+    let model = Model::open(folder.path("m.safetensors")).unwrap();
+    let places = [place("sim:0"), place("cpu:0")];
+    let loads = [
+        loader.load(&model).slice(|_| Some(Vec::new())),
+        loader.load(&model).slice(|_| Some(vec![0..0, 3..huge])),
+        loader.load(&model).to_split(&places, &[("x", 1)]),
+    ];
+    for load in loads {
+        let tensors = tensors(load.start().unwrap());
+        assert!(!tensors.is_empty() && tensors.iter().all(|of| of.buffer.is_empty()));
+    }
+    // A whole slice of a type whose last dimension is no whole blocks.
+    let header = r#"{"x":{"dtype":"F4","shape":[2,3],"data_offsets":[0,3]}}"#;
+    let mut bytes = safetensors(header, 0);
+    bytes.extend([1, 2, 3]);
+    let folder = Folder::of(&[("m.safetensors", &bytes)]);
+    let model = Model::open(folder.path("m.safetensors")).unwrap();
+    let whole = loader.load(&model).slice(|_| Some(vec![0..2, 0..3]));
+    assert_eq!(
+        read(&manager, &tensors(whole.start().unwrap())[0]),
+        [1, 2, 3]
+    );
+    let half = loader.load(&model).slice(|_| Some(vec![0..1, 0..3])).plan();
+    assert!(
+        half.unwrap_err()
+            .to_string()
+            .contains("F4 comes in blocks of 2 elements")
+    );
+}
