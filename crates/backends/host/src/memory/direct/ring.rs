@@ -38,8 +38,7 @@ impl Ring {
         loop {
             while is_whole && let Some(slot) = free.last().copied() {
                 let Some(read) = reads.next() else { break };
-                let target = wanted.target(read, pages_of(slot));
-                let entry = opcode::Read::new(fd, target, read.len_bytes as u32)
+                let entry = opcode::Read::new(fd, pages_of(slot), read.len_bytes as u32)
                     .offset(read.offset)
                     .build()
                     .user_data(slot as u64);
