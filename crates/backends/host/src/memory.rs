@@ -4,7 +4,7 @@
 mod alias;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod arena;
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 pub(crate) mod direct;
 mod exchange;
 pub mod file;

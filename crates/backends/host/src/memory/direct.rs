@@ -2,14 +2,14 @@
 //! processor. Each call has a ring of io_uring with a few reads in flight, or where the system refuses one, reads one after
 //! the other.
 
-#[cfg(all(
-    target_os = "linux",
-    any(
+#[cfg_attr(
+    not(any(
         target_arch = "x86_64",
         target_arch = "aarch64",
         target_arch = "riscv64"
-    )
-))]
+    )),
+    path = "direct/no_ring.rs"
+)]
 mod ring;
 
 use std::fs::{File, OpenOptions};
@@ -26,14 +26,6 @@ use super::heap::HUGE_PAGE;
 use super::mapping::Mapping;
 use crate::raw;
 
-#[cfg(all(
-    target_os = "linux",
-    any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64"
-    )
-))]
 use ring::Ring;
 
 /// A descriptor of a file that is read past the cache.
@@ -97,37 +89,6 @@ impl Direct {
 
 /// Said of a ring that the system serves no more: descriptors that the program closed, a filter of calls that came later.
 struct Broken;
-
-/// The crate io-uring knows no other processors, and Android ends programs that ask for a ring.
-#[cfg(not(all(
-    target_os = "linux",
-    any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64"
-    )
-)))]
-enum Ring {}
-
-#[cfg(not(all(
-    target_os = "linux",
-    any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64"
-    )
-)))]
-impl Ring {
-    fn new() -> Option<Ring> {
-        None
-    }
-
-    /// # Safety
-    /// None: there is no ring.
-    unsafe fn read(&mut self, _: Wanted, _: &File, _: *mut u8) -> Result<bool, Broken> {
-        match *self {}
-    }
-}
 
 /// What a call reads with. A few are kept for the next calls.
 struct Reader {

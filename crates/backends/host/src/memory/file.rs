@@ -29,7 +29,7 @@ pub struct HostFile {
     /// Whether it was made of a handle, of which other views may exist.
     is_memory: bool,
     /// Reads it past the system's cache.
-    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[cfg(target_os = "linux")]
     direct: Option<super::direct::Direct>,
 }
 
@@ -243,9 +243,9 @@ impl HostFile {
     /// Returns which part of its bytes the system's cache has, 0 to 1, by a look at up to 64 of its pages; `None` where the system
     /// does not tell. Takes some microseconds for each page, and does not wait for the disk. Only Linux tells.
     pub fn cached_share(&self) -> Option<f64> {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
+        #[cfg(target_os = "linux")]
         return super::direct::cached_share(&self.file, self.span);
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        #[cfg(not(target_os = "linux"))]
         None
     }
 
@@ -260,17 +260,17 @@ impl HostFile {
     /// # Errors
     /// When the system or the file system has no such reads. Pieces are read through the cache then.
     pub fn read_directly(&mut self) -> io::Result<()> {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
+        #[cfg(target_os = "linux")]
         {
             self.direct = Some(super::direct::Direct::open(&self.file)?);
             Ok(())
         }
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        #[cfg(not(target_os = "linux"))]
         Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Whether pieces of so many bytes are read past the cache.
-    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[cfg(target_os = "linux")]
     pub(crate) fn direct(&self, len_bytes: u64) -> Option<&super::direct::Direct> {
         let is_long = len_bytes >= Self::DIRECT_BYTES;
         self.direct.as_ref().filter(|_| is_long)
@@ -329,7 +329,7 @@ impl HostFile {
             #[cfg(any(target_os = "linux", target_os = "android"))]
             _alias: alias,
             is_memory: false,
-            #[cfg(any(target_os = "linux", target_os = "android"))]
+            #[cfg(target_os = "linux")]
             direct: None,
         })
     }

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use transload_hal::{Conversion, ErrorClass, Fault, Span};
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 use crate::memory::direct::Wanted;
 use crate::memory::file::HostFile;
 use crate::memory::storage::io_fault;
@@ -40,9 +40,9 @@ impl Place {
         match self {
             Self::Memory(_) => false,
             // SAFETY: places are made of operands, whose buffers own the file.
-            #[cfg(any(target_os = "linux", target_os = "android"))]
+            #[cfg(target_os = "linux")]
             Self::File(file, _) => unsafe { file.as_ref() }.direct(len_bytes).is_some(),
-            #[cfg(not(any(target_os = "linux", target_os = "android")))]
+            #[cfg(not(target_os = "linux"))]
             Self::File(..) => {
                 let _ = len_bytes;
                 false
@@ -179,7 +179,7 @@ pub(crate) fn windows(
 /// A call to the system takes 0.3 to 0.5 µs more than its copy, as long as a copy of some KiB (measured, EPYC).
 const SMALL_READ_BYTES: u64 = 8 << 10;
 
-/// Bytes that nobody wants are read for the sake of fewer calls, so many in a row at most.
+/// The most bytes between two rows that are read with them: a second call to the system would take as long.
 const GAP_BYTES: u64 = 4 << 10;
 
 /// Reads rows of a file: small ones that lie near each other in its order by one read, and from there to their places.
@@ -287,7 +287,7 @@ unsafe fn converted(bytes: &[u8], dst: *mut u8, conversion: Conversion) {
 ///
 /// # Safety
 /// As [`copy`], or as [`convert`].
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 unsafe fn read_past_cache(
     file: &HostFile,
     offset: u64,
@@ -309,7 +309,7 @@ unsafe fn read_past_cache(
     direct.is_some_and(|direct| unsafe { direct.read(wanted) })
 }
 
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(not(target_os = "linux"))]
 unsafe fn read_past_cache(_: &HostFile, _: u64, _: u64, _: *mut u8, _: Option<Conversion>) -> bool {
     false
 }

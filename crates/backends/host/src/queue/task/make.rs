@@ -142,6 +142,10 @@ impl Task {
             dst,
             store: cut.store,
         };
+        Self::of(kind, len_bytes, &cut)
+    }
+
+    fn of(kind: Kind, len_bytes: u64, cut: &Cut) -> Self {
         Self {
             kind,
             len_bytes,
@@ -181,17 +185,15 @@ impl Task {
             return Ok(Some(Self::NOTHING));
         }
         let cut = Cut::new(from, Place::Memory(dst), len_bytes, tuning, in_flight);
+        let kind = Kind::Convert {
+            src: from,
+            dst,
+            conversion,
+        };
         Ok(Some(Self {
-            kind: Kind::Convert {
-                src: from,
-                dst,
-                conversion,
-            },
-            len_bytes,
             // Between two numbers.
             step: cut.step.next_multiple_of(8),
-            threads: cut.threads,
-            inline: cut.inline,
+            ..Self::of(kind, len_bytes, &cut)
         }))
     }
 
@@ -222,13 +224,7 @@ impl Task {
             first: span.offset,
             store: cut.store,
         };
-        Ok(Some(Self {
-            kind,
-            len_bytes,
-            step: cut.step,
-            threads: cut.threads,
-            inline: cut.inline,
-        }))
+        Ok(Some(Self::of(kind, len_bytes, &cut)))
     }
 
     fn prefetch(part: Part<'_>, tuning: &Tuning) -> Self {
