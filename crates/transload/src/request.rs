@@ -35,8 +35,8 @@ impl Request {
     /// Converts the numbers of the source while they are copied. The destination has as many numbers, in the other form, and
     /// its length is counted in reports and progress. The host's threads convert, on the first link of the way: bytes in a file,
     /// in the host's memory, or in device memory that is mapped for the host, on their way to any memory. There is no way
-    /// where it begins with a device's own copy, as from `cpu:0/pinned` to that device. The forms are the host's own, little-endian, and
-    /// numbers may lie at any address.
+    /// where it begins with a device's own copy, as from `cpu:0/pinned` to that device. The forms are little-endian, and numbers
+    /// may lie at any address.
     ///
     /// ```
     /// # #[cfg(feature = "std")] {

@@ -253,7 +253,7 @@ impl<'a> LoadPlan<'a> {
         lens.fold(0, u64::saturating_add)
     }
 
-    /// Returns how many of [`LoadPlan::read_bytes`] nobody wants: what lies between tensors and pieces.
+    /// Returns how many of [`LoadPlan::read_bytes`] belong to no tensor or part that arrives, but lie between two of them.
     pub fn over_read_bytes(&self) -> u64 {
         let wanted = self.items.iter().map(|item| item.read_bytes);
         let wanted = wanted.fold(0, u64::saturating_add);

@@ -39,7 +39,8 @@ pub(super) struct Limits {
 }
 
 impl Run {
-    /// Adds an item of the same file, conversion and memories, whose bytes come later in the file. Returns whether it can be read with the others.
+    /// Adds an item of the same file, conversion and memories, whose bytes come later in the file. Returns whether it can be
+    /// read with the others.
     pub(super) fn takes(
         &mut self,
         item: usize,
