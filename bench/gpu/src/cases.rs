@@ -4,6 +4,7 @@ mod blocks;
 mod copies;
 mod interop;
 mod latency;
+pub(crate) mod load;
 mod managed;
 mod peers;
 mod registration;
@@ -39,6 +40,7 @@ pub(crate) fn all(session: &Session) -> Vec<Case> {
         cases.push(registration::case(*len));
     }
     cases.extend(blocks::cases(session.quick));
+    cases.extend(load::cases(session.quick));
     cases.sort_by_key(|case| case.bytes);
     // These come last: they use another driver, which may crash or hang.
     cases.extend(interop::cases(session.quick));

@@ -1,7 +1,9 @@
 //! Transload, which takes part twice: with its default costs, and with costs measured on this machine.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,10 +12,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use transload::probe::{Found, ProbeOptions, ProbeReport};
 use transload::{
-    AllocSpec, Buffer, DeviceId, DeviceKind, MemoryKind, OnFailure, Request, TransferManager,
+    AllocSpec, Buffer, DeviceId, DeviceKind, MemoryKind, OnFailure, Place, Region, Request,
+    TransferManager,
 };
 use transload_cuda::Cuda;
+use transload_tensors::{Loader, Model, Tensor};
 
+use crate::cases::load::Weights;
 use crate::contest::{Check, Contender, Step, Way};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::{Memory, PAGE, POISON};
@@ -207,13 +212,14 @@ impl Party {
         Ok(Entry { contender, way })
     }
 
-    /// Blocks at offsets of the pinned host and of the device, as one batch.
+    /// Blocks at offsets of the pinned host and of the device, as one batch, or as one copy of a list.
     pub(crate) fn blocks(
         &self,
         up: bool,
         like: &Arc<Memory>,
         places: &Arc<[(usize, usize)]>,
         len: usize,
+        is_list: bool,
     ) -> Result<Entry> {
         let host = self.pinned(like.len())?;
         let bytes = like.to_vec();
@@ -231,7 +237,19 @@ impl Party {
                 false => Request::new(device, host),
             })
         });
-        let requests: Vec<Request> = requests.collect::<Result<_>>()?;
+        let mut requests: Vec<Request> = requests.collect::<Result<_>>()?;
+        let mut name = self.name.to_owned();
+        if is_list {
+            // On the device the blocks lie in the order of the list.
+            let numbers = places.iter().map(|(here, _)| u32::try_from(here / len));
+            let numbers: Vec<u32> = numbers.collect::<Result<_, _>>()?;
+            let listed = Region::blocks(&host, len as u64, &numbers)?;
+            requests = vec![match up {
+                true => Request::new(listed, &device),
+                false => Request::new(&device, listed),
+            }];
+            name += ", one list";
+        }
         let first = requests.first().context("there are blocks")?;
         let way = self.manager.explain(first)?.chosen.to_string();
         let manager = self.manager.clone();
@@ -245,7 +263,7 @@ impl Party {
         };
         let contender = if up {
             let (poison, check) = self.poison_and_check(&device, like)?;
-            Way::boxed(self.name, turn, poison, check)
+            Way::boxed(name, turn, poison, check)
         } else {
             let (like, places, spoilt) = (Arc::clone(like), Arc::clone(places), host.clone());
             let check = move || {
@@ -253,7 +271,7 @@ impl Party {
                 let mut places = places.iter();
                 Ok(places.all(|(here, there)| like.is(*there, &whole[*here..][..len])))
             };
-            Way::boxed(self.name, turn, move || spoil(&spoilt), check)
+            Way::boxed(name, turn, move || spoil(&spoilt), check)
         };
         Ok(Entry { contender, way })
     }
@@ -286,6 +304,50 @@ impl Party {
         };
         let turn = move || touch(&managed);
         let contender = Way::prepared(self.name, prepare, turn, poison, check);
+        Ok(Entry { contender, way })
+    }
+
+    /// The tensors of a file to the device, into memory that the loader keeps from turn to turn.
+    pub(crate) fn load(&self, weights: &Arc<Weights>) -> Result<Entry> {
+        let ordinal = self.gpu.device.0.unsigned_abs();
+        let place =
+            Place::from(DeviceId::new(DeviceKind::CUDA, ordinal).memory(MemoryKind::Device));
+        let loader = Loader::new(&self.manager);
+        let model = Model::open(&weights.path)?;
+        let plan = loader.load(&model).to(place).plan()?;
+        let way = plan.explain()?.chosen.to_string();
+        let loaded: Rc<RefCell<Vec<Tensor>>> = Rc::default();
+        let (path, tensors) = (weights.path.clone(), Rc::clone(&loaded));
+        let turn = move || {
+            tensors.borrow_mut().clear();
+            let model = Model::open(&path)?;
+            for tensor in loader.load(&model).to(place).start()? {
+                tensors.borrow_mut().push(tensor?);
+            }
+            Ok(())
+        };
+        let there = {
+            let gpu = Arc::clone(&self.gpu);
+            move |tensor: &Tensor| Memory::of_buffer(&gpu, &tensor.buffer)
+        };
+        let (spoilt, memory) = (Rc::clone(&loaded), there.clone());
+        let poison = move || {
+            let tensors = spoilt.borrow();
+            tensors.iter().try_for_each(|of| memory(of)?.poison())
+        };
+        let weights = Arc::clone(weights);
+        let check = move || {
+            let tensors = loaded.borrow();
+            let find = |name: &str| tensors.iter().find(|of| of.name() == name);
+            for (name, place) in &weights.tensors {
+                let tensor = find(name).with_context(|| format!("there is no {name}"))?;
+                if !there(tensor)?.holds(0, &weights.like, place.start, place.len())? {
+                    return Ok(false);
+                }
+            }
+            Ok(tensors.len() == weights.tensors.len())
+        };
+        let contender = Way::boxed(self.name, turn, poison, check);
         Ok(Entry { contender, way })
     }
 

@@ -1,6 +1,7 @@
 # Copies by PyTorch and CuPy when told to: one request a line, one answer a line.
 #   argv[1]               the device: cuda:0
 #   prepare up|down BYTES makes memory at both ends; answers the ways as a list in JSON
+#   prepare load PATH     the ways to load the tensors of a safetensors file
 #   verify WAY            poisons, copies once, compares; answers `equal` or `different`
 #   time WAY TURNS        copies so often; answers nanoseconds altogether
 #   release               gives the memory back; answers `released`
@@ -133,15 +134,50 @@ class Cupy:
         self.cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
+class Safetensors:
+    """The tensors of a file, in new memory of the device."""
+
+    def __init__(self, torch, path):
+        from safetensors.torch import load_file
+
+        self.torch, self.path = torch, path
+        self.ways = {"safetensors load_file": lambda: load_file(path, device=DEVICE)}
+
+    def wait(self):
+        self.torch.cuda.synchronize(DEVICE)
+
+    def poison(self):
+        # The allocator hands the same blocks out again.
+        for load in self.ways.values():
+            for tensor in load().values():
+                tensor.fill_(POISON)
+
+    def equal(self, got):
+        with open(self.path, "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            start = file.tell()
+            for name, tensor in got.items():
+                begin, end = header.pop(name)["data_offsets"]
+                file.seek(start + begin)
+                if tensor.cpu().numpy().tobytes() != file.read(end - begin):
+                    return False
+        return not header
+
+    def release(self):
+        self.torch.cuda.empty_cache()
+
+
 users, ways = [], []
 
 
-def prepare(direction, length):
-    for name, made in (("torch", Torch), ("cupy", Cupy)):
-        if name in libraries:
-            user = made(libraries[name], direction, int(length))
-            users.append(user)
-            ways.extend((user, way, copy) for way, copy in user.ways.items())
+def prepare(direction, what):
+    if direction == "load":
+        users.append(Safetensors(libraries["torch"], what))
+    else:
+        for name, made in (("torch", Torch), ("cupy", Cupy)):
+            if name in libraries:
+                users.append(made(libraries[name], direction, int(what)))
+    ways.extend((user, way, copy) for user in users for way, copy in user.ways.items())
     return json.dumps([way for _, way, _ in ways])
 
 

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::rc::Rc;
@@ -133,17 +134,17 @@ pub(crate) fn neither(reason: &str) -> Roll {
     }
 }
 
-/// All ways of copying `len` bytes in a direction, `up` or `down`.
+/// All ways of copying `what` bytes in a direction, `up` or `down`, or of a `load` of the file at the path `what`.
 pub(crate) fn contenders(
     rivals: &Rc<RefCell<Rivals>>,
     direction: &str,
-    len: usize,
+    what: impl Display,
 ) -> Result<Vec<Box<dyn Contender>>> {
     // Released even if only one of the libraries found memory.
     let prepared = Rc::new(Prepared(Rc::clone(rivals)));
     let answer = rivals
         .borrow_mut()
-        .ask(&format!("prepare {direction} {len}"))?;
+        .ask(&format!("prepare {direction} {what}"))?;
     let names: Vec<String> = serde_json::from_str(&answer)?;
     let ways = names.into_iter().enumerate().map(|(way, name)| {
         let prepared = Rc::clone(&prepared);

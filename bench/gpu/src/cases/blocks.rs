@@ -85,7 +85,10 @@ fn field(session: &Session, blocks: Blocks) -> Result<Field> {
         .facts
         .insert("bytes of a block".into(), len.to_string());
     field.transload(session, |party| {
-        party.blocks(up, &endpoints.like, &endpoints.places, len)
+        party.blocks(up, &endpoints.like, &endpoints.places, len, false)
+    });
+    field.transload(session, |party| {
+        party.blocks(up, &endpoints.like, &endpoints.places, len, true)
     });
     field.enter(BATCH, batch(session, blocks, &endpoints));
     field.enter(LOOP, one_by_one(session, blocks, &endpoints));

@@ -1,7 +1,9 @@
 //! The sorts of memory between which the cases copy.
 
 use std::ffi::c_void;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::ptr;
 use std::slice;
 use std::sync::Arc;
@@ -254,6 +256,13 @@ impl Memory {
         let start = self.host(at, bytes.len());
         // SAFETY: it is as long; as in `copy_from`; `bytes` is borrowed, so it is other memory.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
+    }
+
+    /// Reads bytes of a file to the front of the memory, which the host reaches.
+    pub(crate) fn read_from(&self, file: &File, at: u64, len: usize) -> io::Result<()> {
+        let start = self.host(0, len);
+        // SAFETY: it is as long; as in `copy_from`, and no code reads or writes the bytes while the slice lives.
+        file.read_exact_at(unsafe { slice::from_raw_parts_mut(start, len) }, at)
     }
 
     fn holds_on_device(&self, at: usize, other: &Memory, from: usize, len: usize) -> Result<bool> {
