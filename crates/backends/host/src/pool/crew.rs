@@ -456,8 +456,10 @@ impl State {
 
     /// Returns the worker to wake or start for the remaining pieces; counts the wake-up as given.
     fn next_rouse(&mut self, limits: Limits) -> Rouse {
+        // Each thread that runs may have woken one: so their number doubles in the time of one wake-up.
         let under_way = self.tickets + self.starting + self.lingering;
-        if under_way > 0 || !self.schedule.has_claimable() {
+        let running = (self.workers - self.parked + self.helping).saturating_sub(under_way);
+        if under_way > running || !self.schedule.has_claimable() {
             return Rouse::None;
         }
         // A thread between two pieces takes the next one itself; an extra thread would take that piece and a processor
