@@ -108,7 +108,9 @@ impl Task {
             dst.buffer.position() + dst.offset,
         );
         if src.buffer.storage_id() != storage || read.abs_diff(written) >= len_bytes {
-            return Ok(Some(Self::disjoint(from, to, len_bytes, tuning, in_flight)));
+            let cut = Cut::new(from, to, len_bytes, tuning, in_flight);
+            let cut = cut.for_reader(dst.buffer.memory().kind, tuning);
+            return Ok(Some(Self::disjoint(from, to, len_bytes, &cut)));
         }
         let kind = match (from, to) {
             (Place::Memory(src), Place::Memory(dst)) if storage == StorageId::Host => {
@@ -132,17 +134,16 @@ impl Task {
         }))
     }
 
-    fn disjoint(src: Place, dst: Place, len_bytes: u64, tuning: &Tuning, in_flight: usize) -> Self {
+    fn disjoint(src: Place, dst: Place, len_bytes: u64, cut: &Cut) -> Self {
         if len_bytes == 0 {
             return Self::NOTHING;
         }
-        let cut = Cut::new(src, dst, len_bytes, tuning, in_flight);
         let kind = Kind::Copy {
             src,
             dst,
             store: cut.store,
         };
-        Self::of(kind, len_bytes, &cut)
+        Self::of(kind, len_bytes, cut)
     }
 
     fn of(kind: Kind, len_bytes: u64, cut: &Cut) -> Self {
