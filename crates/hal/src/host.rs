@@ -63,6 +63,8 @@ impl HostReach {
 /// [`Access::Native`] where these differ. A link that names a memory which no backend provides is left out of routes.
 #[must_use]
 pub fn host_links(declared: &[HostReach], kinds: &[MemoryKind]) -> Vec<Link> {
+    let memory_cost = memory_cost(processors());
+    let link = |src, dst, access| link(src, dst, access, &memory_cost);
     let mut links = Vec::new();
     for one in declared {
         for host in kinds.iter().map(|kind| DeviceId::CPU0.memory(*kind)) {
@@ -88,14 +90,24 @@ pub fn host_links(declared: &[HostReach], kinds: &[MemoryKind]) -> Vec<Link> {
     links
 }
 
-fn link(src: MemoryId, dst: MemoryId, access: Access) -> Link {
+/// Returns the number of processors that this process may use, at least 1, and 1 where no system tells it.
+#[must_use]
+pub fn processors() -> u32 {
+    #[cfg(feature = "std")]
+    let count = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
+    #[cfg(not(feature = "std"))]
+    let count = 1usize;
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+fn link(src: MemoryId, dst: MemoryId, access: Access, memory_cost: &Curve) -> Link {
     let is_file = [src.kind, dst.kind].contains(&MemoryKind::File);
     let (class, cost) = match is_file {
         true => (
             LinkClass::Storage,
             Curve::from(file_cost(dst.kind == MemoryKind::File)),
         ),
-        false => (LinkClass::Local, memory_cost()),
+        false => (LinkClass::Local, memory_cost.clone()),
     };
     Link {
         id: LinkId {
@@ -189,7 +201,7 @@ mod tests {
                 let (cost, depth) = match (src.kind, dst.kind) {
                     (MemoryKind::File, _) => (Curve::from(file_cost(false)), LINK_DEPTH),
                     (_, MemoryKind::File) => (Curve::from(file_cost(true)), LINK_DEPTH),
-                    _ => (memory_cost(), 1),
+                    _ => (memory_cost(processors()), 1),
                 };
                 let told = src.to_string() + " > " + &dst.to_string();
                 assert_eq!((link.cost, link.depth), (cost, depth), "{told}");

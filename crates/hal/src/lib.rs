@@ -43,7 +43,7 @@ pub use external::External;
 pub use external::OsHandle;
 pub use external_kind::ExternalKind;
 pub use fence::{CompletionSink, Fence, Outcome, Waited};
-pub use host::{GUEST_KINDS, HOST, HOST_ENGINE, HOST_KINDS, HostReach, host_links};
+pub use host::{GUEST_KINDS, HOST, HOST_ENGINE, HOST_KINDS, HostReach, host_links, processors};
 pub use ipc::{IpcHandle, IpcHandleError};
 pub use maybe_send::{MaybeSend, MaybeSync};
 pub use op::{Advice, Layout, Op, Part, Transform};

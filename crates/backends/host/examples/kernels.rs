@@ -4,7 +4,7 @@
 //! interleaved samples between buffers touched before. Threads are those of the crate's own pool, with
 //! the calling thread taking part. Marked is what the default tuning takes.
 
-use transload_host::pool::processors;
+use transload_hal::processors;
 use transload_host::raw::Store;
 use transload_host::tuning::{Choice, CopyBench, Tuning};
 

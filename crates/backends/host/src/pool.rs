@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 pub(crate) use crew::{Crew, Work};
-pub use limits::{Limits, processors};
+pub use limits::Limits;
 pub(crate) use schedule::{Extent, JobEnd, Side};
 
 /// Owns the threads. Dropping it completes every job in flight, then joins the threads.

@@ -53,7 +53,7 @@ impl Default for Tuning {
     /// size from which this processor's string moves are faster than a loop: 4 KiB on a Xeon, where they take half the
     /// time of a loop at 512 KiB, and no size below 2 MiB on the EPYC.
     fn default() -> Self {
-        let threads = crate::pool::processors();
+        let threads = transload_hal::processors();
         let mut tuning = Self::for_machine(Caches::detect(), threads, Store::available());
         if let Some(from_bytes) = measure::strings_win_from()
             && tuning

@@ -2,8 +2,9 @@
 
 use std::io::{Read, Seek, SeekFrom, Write};
 
+use transload_hal::processors;
 use transload_hal::{Backend, Buffer, HostSpan};
-use transload_host::pool::{Limits, processors};
+use transload_host::pool::Limits;
 use transload_host::raw::Store;
 use transload_host::tuning::{Band, Tuning};
 use transload_host::{Host, HostFile, HostOptions};

@@ -4,6 +4,7 @@ use transload_hal::defaults::{LINK_DEPTH, link_cost, memory_cost};
 use transload_hal::{
     Access, Cost, Curve, DeviceId, DeviceInfo, EngineId, GUEST_KINDS, HOST_KINDS, HostReach,
     Inventory, Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, host_links,
+    processors,
 };
 
 use crate::gpu::Gpu;
@@ -170,7 +171,7 @@ fn import(gpu: &Gpu, ends: (MemoryId, MemoryId)) -> Link {
 fn written(gpu: &Gpu, host: MemoryId) -> Link {
     Link {
         class: LinkClass::Local,
-        cost: memory_cost(),
+        cost: memory_cost(processors()),
         depth: 1,
         ..own(
             gpu,

@@ -5,28 +5,18 @@ use alloc::vec::Vec;
 use super::reach::Reach;
 use super::way::{Act, Flaw, Region, Way};
 use super::{Barred, Limits, NoPlan, PlanKey, Purpose};
-use crate::defaults::{MIN_CHUNK_BYTES, host_load, max_chunk_bytes, visible_cost};
+use crate::defaults::{
+    LOCAL_CHUNK_BYTES, MIN_CHUNK_BYTES, host_load, max_chunk_bytes, visible_cost,
+};
 use crate::estimate::Line;
 use crate::{
     BackendId, Correction, Curve, DeviceId, EngineId, Link, LinkClass, LinkId, MemoryInfo,
     MemoryKind, Topology, Transformer,
 };
 
-/// Exponents of the chunk sizes that are considered: powers of two from [`MIN_CHUNK_BYTES`] to the largest of any class
-/// of link.
+/// Exponents of the chunk sizes that are considered: powers of two from [`MIN_CHUNK_BYTES`] to the largest of any way.
 pub(super) const MIN_LOG2: u32 = MIN_CHUNK_BYTES.ilog2();
-const MAX_LOG2: u32 = {
-    let mut largest = 0;
-    let mut i = 0;
-    while i < LinkClass::ALL.len() {
-        let log2 = max_chunk_bytes(LinkClass::ALL[i]).ilog2();
-        if log2 > largest {
-            largest = log2;
-        }
-        i += 1;
-    }
-    largest
-};
+const MAX_LOG2: u32 = LOCAL_CHUNK_BYTES.ilog2();
 const CHUNK_SIZES: usize = (MAX_LOG2 - MIN_LOG2 + 1) as usize;
 
 /// At most so many ways are compared, the shortest ones: planning takes some 500 ns for each.
@@ -159,15 +149,35 @@ impl Survey {
     }
 
     fn take_corrections(&mut self, topology: &Topology) {
-        for way in &mut self.ways {
-            let hops = way.copies().map(|hop| &self.hops[usize::from(hop)]);
+        for at in 0..self.ways.len() {
+            let hops = self.ways[at]
+                .copies()
+                .map(|hop| &self.hops[usize::from(hop)]);
             let links: Vec<LinkId> = hops.map(|hop| hop.link.id).collect();
+            // Only the shortest routes are measured. One that goes round through another memory of an engine's is not
+            // faster than the one that does not, so it takes over that one's factor.
             let known = topology.correction(&links);
+            let known = known.or_else(|| topology.correction(&self.without_detour(&links)?));
             if let (Some(known), Ok(number)) = (known, u16::try_from(self.corrections.len())) {
                 self.corrections.push(known.clone());
-                way.correction = Some(number);
+                self.ways[at].correction = Some(number);
             }
         }
+    }
+
+    /// Returns the route without the first memory that the engine before and behind it could leave out, if it has one.
+    fn without_detour(&self, links: &[LinkId]) -> Option<Vec<LinkId>> {
+        links.windows(2).enumerate().find_map(|(at, pair)| {
+            let [to, from] = pair else { return None };
+            let is_short = |hop: &&Hop| {
+                let LinkId {
+                    src, dst, engine, ..
+                } = hop.link.id;
+                (src, dst, engine, engine) == (to.src, from.dst, to.engine, from.engine)
+            };
+            let short = self.hops.iter().find(is_short)?.link.id;
+            Some([&links[..at], &[short], &links[at + 2..]].concat())
+        })
     }
 
     /// Returns the correction of a way's route.
@@ -383,15 +393,18 @@ impl Survey {
         memories: &[MemoryInfo],
         slots: &[usize],
     ) -> Result<(u8, u8), Flaw> {
-        let classes = way
-            .copies()
-            .map(|hop| self.hops[usize::from(hop)].link.class);
-        // A transform is the work of a processor on its own memory.
-        let local = way.transform().map(|_| LinkClass::Local);
-        let largest = classes.chain(local).map(max_chunk_bytes).min();
-        let largest = largest.unwrap_or(MIN_CHUNK_BYTES).ilog2();
         let visible = |act: &&Act| !matches!(act, Act::MakeVisible(_));
-        if way.acts().iter().filter(visible).count() == 1 {
+        let is_one = way.acts().iter().filter(visible).count() == 1;
+        let copies = way.copies().map(|hop| &self.hops[usize::from(hop)]);
+        let of_copies = copies.map(|hop| match hop.link.class {
+            LinkClass::Local if is_one && hop.load == 0 => LOCAL_CHUNK_BYTES,
+            class => max_chunk_bytes(class),
+        });
+        // A transform is the work of a processor on its own memory.
+        let local = way.transform().map(|_| max_chunk_bytes(LinkClass::Local));
+        let largest = of_copies.chain(local).min();
+        let largest = largest.unwrap_or(MIN_CHUNK_BYTES).ilog2();
+        if is_one {
             return Ok((largest as u8, largest as u8));
         }
         let mut most = largest;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use transload_hal::processors;
+
 /// Bounds of the pool of threads that copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -59,11 +61,4 @@ impl Default for Limits {
             jobs: 64,
         }
     }
-}
-
-/// Processors that this process may use, at least 1.
-#[must_use]
-pub fn processors() -> u32 {
-    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    u32::try_from(count).unwrap_or(u32::MAX)
 }

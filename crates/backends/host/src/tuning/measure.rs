@@ -196,7 +196,7 @@ impl Tuning {
     /// When there is no memory for the buffers.
     pub fn measure(budget: Duration) -> Result<Self, TryReserveError> {
         let mut bench = CopyBench::new(LARGEST)?;
-        let ways = ways(crate::pool::processors());
+        let ways = ways(transload_hal::processors());
         let sizes: Vec<usize> = std::iter::successors(Some(SMALLEST), |size| Some(size * 2))
             .take_while(|size| *size <= LARGEST)
             .collect();

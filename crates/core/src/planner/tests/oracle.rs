@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::defaults::{MIN_CHUNK_BYTES, RING_SLOTS, max_chunk_bytes};
+use crate::defaults::{LOCAL_CHUNK_BYTES, MIN_CHUNK_BYTES, RING_SLOTS, max_chunk_bytes};
 use crate::{
     Curve, EngineId, Limits, Link, LinkClass, LinkId, MemoryId, Plan, PlanKey, Purpose, Role,
     StepKind, Topology, Transformer,
@@ -86,10 +86,17 @@ impl<'a> Pipeline<'a> {
 
     /// Returns the chunk sizes that it may run with, each with the slots of its rings.
     fn chunks(&self, topology: &Topology, limits: &Limits) -> Vec<(u64, u16)> {
-        let classes = self.links.iter().map(|link| link.class);
-        let local = (self.steps.len() > self.links.len()).then_some(LinkClass::Local);
-        let largest = classes.chain(local).map(max_chunk_bytes).min().unwrap();
-        if self.steps.len() == 1 {
+        let is_one = self.steps.len() == 1;
+        let of_links = self.links.iter().map(|link| match link.class {
+            LinkClass::Local if is_one && topology.host_load(link.id.engine) == 0 => {
+                LOCAL_CHUNK_BYTES
+            }
+            class => max_chunk_bytes(class),
+        });
+        let is_transformed = self.steps.len() > self.links.len();
+        let local = is_transformed.then_some(max_chunk_bytes(LinkClass::Local));
+        let largest = of_links.chain(local).min().unwrap();
+        if is_one {
             return vec![(largest, RING_SLOTS)];
         }
         let rings = self.rings.len() as u64;
