@@ -191,7 +191,17 @@ impl TransferManager {
     /// As [`TransferManager::discover`]; the next caller tries again.
     #[cfg(threads)]
     pub fn shared() -> Result<&'static TransferManager, Error> {
+        use std::sync::{Mutex, PoisonError};
+
         static PROCESS: super::PerProcess<TransferManager> = super::PerProcess::new();
+        // The others wait for the one that discovers: drivers open and close devices of many threads slowly, and some
+        // of them hang.
+        static DISCOVERS: super::PerProcess<Mutex<()>> = super::PerProcess::new();
+        if let Some(manager) = PROCESS.get() {
+            return Ok(manager);
+        }
+        let turn = DISCOVERS.get_or_init(Mutex::default);
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(manager) = PROCESS.get() {
             return Ok(manager);
         }
