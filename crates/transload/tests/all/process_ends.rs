@@ -250,7 +250,9 @@ fn child() -> Outcome {
         }
         "callback" => {
             let adapters = manager.backend::<Wgpu>().unwrap();
-            let (device, queue) = adapters.handles(ends[0].1.memory().device).unwrap();
+            let devices = ends.iter().map(|(_, dst)| dst.memory().device);
+            let handles = devices.filter_map(|device| adapters.handles(device));
+            let (device, queue) = { handles }.next().unwrap();
             adapters.when_done(&device, queue.submit([]), || process::exit(3))?;
             transfers
                 .into_iter()

@@ -63,7 +63,7 @@ impl Adapters {
                 provided < needed,
                 "{provided} drivers were provided, and these adapters found: {all:?}"
             );
-            skip(needed);
+            skip(&format!("needs {needed} adapters, and fewer are here"));
             return None;
         }
         // An uncaptured wgpu error would panic in the thread that causes it.
@@ -282,10 +282,10 @@ pub(crate) fn alone(name: &str, limits: &str) -> bool {
 }
 
 /// The test runner counts the test as skipped, and not as passed.
-fn skip(needed: usize) {
+pub(crate) fn skip(why: &str) {
     use std::io::Write as _;
     let test = std::thread::current().name().unwrap_or("wgpu").to_owned();
-    let what = format!("{test}: needs {needed} adapters, and fewer are here");
+    let what = format!("{test}: {why}");
     println!("skipped {what}");
     if let Some(file) = std::env::var_os("TRANSLOAD_SKIPS") {
         let file = std::fs::OpenOptions::new()
