@@ -10,10 +10,11 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
+use transload::hal::defaults::STAGING_BUDGET_BYTES;
 use transload::probe::{Found, ProbeOptions, ProbeReport};
 use transload::{
     AllocSpec, Buffer, DeviceId, DeviceKind, MemoryKind, OnFailure, Place, Region, Request,
-    TransferManager,
+    StagingBudget, TransferManager,
 };
 use transload_cuda::Cuda;
 use transload_tensors::{Loader, Model, Tensor};
@@ -63,10 +64,12 @@ pub(crate) fn parties(
 ) -> Result<(Vec<Party>, Vec<Measured>)> {
     let party = |name| -> Result<Party> {
         let cuda = Cuda::with_driver(gpu.driver.clone())?;
-        let builder = TransferManager::builder().host().backend(Arc::new(cuda));
+        // Of the process's common budget each of the two would get what the other holds, and pin it anew.
+        let staging = Arc::new(StagingBudget::new(STAGING_BUDGET_BYTES));
+        let builder = TransferManager::builder().host().staging(staging);
         Ok(Party {
             name,
-            manager: builder.build()?,
+            manager: builder.backend(Arc::new(cuda)).build()?,
             gpu: Arc::clone(gpu),
         })
     };
