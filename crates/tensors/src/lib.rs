@@ -1,5 +1,5 @@
 #![doc = include_str!("../README.md")]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/models.md")]

@@ -9,7 +9,10 @@ mod run;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use transload::{AllocSpec, Buffer, Instant, MemoryId, Place, Priority, TransferManager};
+use transload::hal::External;
+use transload::{
+    AllocSpec, Buffer, DeviceId, Instant, MemoryId, MemoryKind, Place, Priority, TransferManager,
+};
 use wildmatch::WildMatch;
 
 use crate::{DType, Model, TensorInfo};
@@ -45,13 +48,67 @@ impl Loader {
         Load {
             loader: self,
             model,
-            places: vec![transload::DeviceId::CPU0.into()],
+            places: vec![DeviceId::CPU0.into()],
             chosen: (0..model.tensors().len()).map(Choice::whole).collect(),
             unfitting: None,
             verify: false,
             priority: Priority::default(),
             deadline: None,
         }
+    }
+
+    /// Returns all tensors as read-only views of the mapped files, in `cpu:0/shared`. Reads nothing yet, and takes no
+    /// memory: the system reads a page when it is first touched, and drops it when it needs the memory. So this is for
+    /// programs that use few of the tensors, or pass them on at once; what is read in whole is loaded faster.
+    ///
+    /// A tensor begins where its file has it: in safetensors files at a multiple of 8 bytes at best.
+    ///
+    /// # Errors
+    /// When a file is not mapped. Linux and Windows alone map files here.
+    ///
+    /// # Safety
+    /// Until the last of the tensors is dropped, no program shortens the files or writes to them. Touching a page that a file
+    /// has lost ends the process by SIGBUS, as does one that the disk does not give.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("model.safetensors");
+    /// # let header = r#"{"layer.weight":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;
+    /// # std::fs::write(&path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &[1, 2, 3, 4]].concat())?;
+    /// use transload_tensors::transload::TransferManager;
+    /// use transload_tensors::{Loader, Model};
+    ///
+    /// let manager = TransferManager::discover()?;
+    /// let model = Model::open(path)?;
+    /// // SAFETY: nothing changes the file while the example runs.
+    /// let tensors = unsafe { Loader::new(&manager).map(&model) }?;
+    /// assert_eq!(tensors[0].buffer.read()?[..], [1, 2, 3, 4]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[expect(
+        unsafe_code,
+        reason = "the caller promises that the files stay as they are"
+    )]
+    pub unsafe fn map(&self, model: &Model) -> Result<Vec<Tensor>, LoadError> {
+        let place = DeviceId::CPU0.memory(MemoryKind::Shared).into();
+        let files = { model.files().iter() }.map(|of| {
+            let again = of.again().map_err(LoadError::Open)?;
+            // SAFETY: the caller's promise.
+            let mapped = unsafe { self.manager.import(place, External::object(again)) };
+            mapped.map_err(LoadError::from)
+        });
+        let files = files.collect::<Result<Vec<Buffer>, _>>()?;
+        let tensors = model.tensors().iter().enumerate();
+        let tensors = tensors.map(|(number, info)| {
+            let bytes = info.offset..info.offset + info.len_bytes;
+            let buffer = files[info.file]
+                .slice(bytes)
+                .map_err(transload::Error::from)?;
+            Ok(Tensor::whole(model, number, buffer))
+        });
+        tensors.collect()
     }
 
     /// Frees the memory in which no tensor lies.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
-use transload::host::HostFile;
+use transload::host::{FileError, HostFile};
 use transload::{ErrorClass, OpenError};
 
 use crate::{Format, Header, HeaderError, TensorInfo, Value};
@@ -39,6 +39,21 @@ pub struct ModelFile {
     pub file: HostFile,
     /// Its format.
     pub format: Format,
+}
+
+impl ModelFile {
+    /// Opens it once more, through the same description.
+    pub(crate) fn again(&self) -> Result<HostFile, OpenError> {
+        let Some(file) = self.file.file() else {
+            unreachable!("a file that was opened by its path is no shared memory");
+        };
+        let path = self.file.path();
+        let again = file.try_clone().map_err(|source| FileError::System {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(HostFile::from_file(again, path, false)?)
+    }
 }
 
 /// Why a path is no model.

@@ -20,7 +20,7 @@ use super::plan::Item;
 use super::run::{MOST_RUN_BYTES, Run};
 use super::{Load, LoadError};
 use crate::save::is_consequence;
-use crate::{DType, TensorInfo};
+use crate::{DType, Model, TensorInfo};
 
 /// A tensor in the memory of a device, or a part of one.
 #[derive(Clone)]
@@ -35,6 +35,16 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// A tensor as its file has it.
+    pub(super) fn whole(model: &Model, number: usize, buffer: Buffer) -> Tensor {
+        Tensor {
+            infos: Arc::clone(model.shared_tensors()),
+            number,
+            part: None,
+            buffer,
+        }
+    }
+
     /// Returns what its file says of the whole tensor.
     pub fn info(&self) -> &TensorInfo {
         &self.infos[self.number]

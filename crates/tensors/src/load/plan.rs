@@ -6,8 +6,7 @@ use std::sync::Arc;
 use transload::hal::MemoryInfo;
 use transload::host::HostFile;
 use transload::{
-    Buffer, DeviceId, Explanation, MemoryId, MemoryKind, OnFailure, OpenError, Place, Region,
-    Request,
+    Buffer, DeviceId, Explanation, MemoryId, MemoryKind, OnFailure, Place, Region, Request,
 };
 
 use super::part::{Bytes, Part, Ranges, split_along};
@@ -364,18 +363,9 @@ impl<'a> LoadPlan<'a> {
             if self.files[run.file].is_some() {
                 continue;
             }
-            let own = &self.load.model.files()[run.file].file;
-            let Some(file) = own.file() else {
-                unreachable!("a file that was opened by its path is no shared memory");
-            };
-            let failed = |source| LoadError::Open(OpenError::File(source));
-            let again = file.try_clone().map_err(|source| {
-                failed(transload::host::FileError::System {
-                    path: own.path().to_owned(),
-                    source,
-                })
-            })?;
-            let mut file = HostFile::from_file(again, own.path(), false).map_err(failed)?;
+            let mut file = self.load.model.files()[run.file]
+                .again()
+                .map_err(LoadError::Open)?;
             let is_cached = file.cached_share().is_none_or(|share| share >= MOSTLY);
             let reading = match is_cached {
                 true => Reading::Cached,

@@ -100,6 +100,25 @@ fn every_tensor_has_the_bytes_of_its_file_at_a_multiple_of_64() {
     }
 }
 
+#[cfg(any(target_os = "linux", windows))]
+#[test]
+fn mapped_tensors_are_the_bytes_of_their_files_and_outlive_the_model() {
+    let (_folder, model) = model();
+    let loader = Loader::new(&manager());
+    // SAFETY: nothing changes the files meanwhile.
+    let tensors = unsafe { loader.map(&model) }.unwrap();
+    let infos: Vec<&TensorInfo> = tensors.iter().map(Tensor::info).collect();
+    assert_eq!(infos, model.tensors().iter().collect::<Vec<_>>());
+    let wanted: Vec<Vec<u8>> = { tensors.iter() }
+        .map(|tensor| bytes_in_file(&model, tensor))
+        .collect();
+    drop((model, loader));
+    for (tensor, wanted) in tensors.iter().zip(wanted) {
+        assert!(*tensor.buffer.read().unwrap() == wanted[..], "{tensor:?}");
+        assert!(tensor.buffer.write().is_err(), "{tensor:?}");
+    }
+}
+
 #[test]
 fn blocks_of_gguf_with_padding_between_them_arrive_as_they_are() {
     let bytes = Gguf::default()
