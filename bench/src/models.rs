@@ -39,6 +39,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("adapter-large", Kind::Adapter),
         case("heap-large-cold", Kind::Cold),
         case("heap-large-cold-f32", Kind::ColdConverted),
+        case("adapters-large-cold", Kind::Broadcast),
     ]
 }
 
@@ -54,6 +55,8 @@ enum Kind {
     Cold,
     /// As `Cold`, as F32.
     ColdConverted,
+    /// As `Cold`, to lavapipe and to SwiftShader.
+    Broadcast,
 }
 
 /// The tensors of one contender, as bytes by name.
@@ -63,25 +66,41 @@ fn run(name: &str, kind: Kind, effort: Effort) -> Result<Vec<Outcome>> {
     let machine = match kind {
         Kind::Adapter => gpu::twice()?.map(|(manager, own, foreign)| {
             let place = own.default_place();
-            (manager, place, Some(foreign))
+            (manager, vec![place], Some(foreign))
+        }),
+        Kind::Broadcast => gpu::apart()?.map(|(manager, one, other)| {
+            let places = [one, other].map(|gpu| gpu.default_place());
+            (manager, places.to_vec(), None)
         }),
         _ => Some((
             TransferManager::builder().host().build()?,
-            "cpu:0".parse()?,
+            vec!["cpu:0".parse()?],
             None,
         )),
     };
-    let Some((manager, place, foreign)) = machine else {
+    let Some((manager, places, foreign)) = machine else {
         return Ok(Vec::new());
     };
     let folder = tempfile::tempdir()?;
     let files = Rc::new(Files::made(folder, kind, effort)?);
     let wanted = (kind == Kind::ColdConverted).then_some(DType::F32);
-    let mut contenders = vec![transload("transload", &files, &manager, place, wanted)];
+    let mut contenders = vec![transload("transload", &files, &manager, &places, wanted)];
     match (foreign, wanted) {
+        _ if kind == Kind::Broadcast => {
+            let one = &places[..1];
+            contenders.push(transload("lavapipe", &files, &manager, one, None));
+            contenders.push(transload("lavapipe, again", &files, &manager, one, None));
+            contenders.push(transload(
+                "SwiftShader",
+                &files,
+                &manager,
+                &places[1..],
+                None,
+            ));
+        }
         (_, Some(_)) => {
             for name in ["as they are", "as they are, again"] {
-                contenders.push(transload(name, &files, &manager, place, None));
+                contenders.push(transload(name, &files, &manager, &places, None));
             }
         }
         (Some(foreign), None) => {
@@ -102,7 +121,7 @@ fn run(name: &str, kind: Kind, effort: Effort) -> Result<Vec<Outcome>> {
             }
         }
     }
-    let is_cold = matches!(kind, Kind::Cold | Kind::ColdConverted);
+    let is_cold = matches!(kind, Kind::Cold | Kind::ColdConverted | Kind::Broadcast);
     if is_cold {
         #[cfg(target_os = "linux")]
         if kind == Kind::Cold {
@@ -121,7 +140,7 @@ fn run(name: &str, kind: Kind, effort: Effort) -> Result<Vec<Outcome>> {
     let mut outcome = Outcome::new(name, &series[0]);
     (outcome.src, outcome.dst) = (
         Some("cpu:0/file".into()),
-        Some(manager.resolve(place)?.to_string()),
+        Some(manager.resolve(places[0])?.to_string()),
     );
     outcome.bytes = files.bytes;
     outcome.verified = true;
@@ -148,9 +167,15 @@ fn run(name: &str, kind: Kind, effort: Effort) -> Result<Vec<Outcome>> {
         Kind::Adapter => ("times the rate of write_buffer:", best(1..=last), 3.0),
         Kind::Cold => ("of the fastest reader:", best(1..=last), 0.95),
         Kind::ColdConverted => ("times the time of no conversion:", best(1..=last), 1.1),
+        // The slower of the two has to get the bytes in any case.
+        Kind::Broadcast => (
+            "times the time of one adapter:",
+            best(1..=2).max(median(3)),
+            1.15,
+        ),
     };
     let verdict = match kind {
-        Kind::ColdConverted => Verdict::at_most(of, median(0) / over, limit, ""),
+        Kind::ColdConverted | Kind::Broadcast => Verdict::at_most(of, median(0) / over, limit, ""),
         _ => Verdict::at_least(of, over / median(0), limit, ""),
     };
     outcome.verdict = Some(verdict.unless_noisy(outcome.noise));
@@ -238,9 +263,10 @@ fn transload(
     name: &str,
     files: &Rc<Files>,
     manager: &TransferManager,
-    place: Place,
+    places: &[Place],
     wanted: Option<DType>,
 ) -> Box<dyn Contender> {
+    let (places, count) = (places.to_vec(), places.len());
     let tensors: Rc<RefCell<Vec<Tensor>>> = Rc::default();
     let loader = Loader::new(manager);
     let turn = {
@@ -249,7 +275,7 @@ fn transload(
             // The tensors of the turn before go first, as in a program that changes its model.
             tensors.borrow_mut().clear();
             let model = Model::open(files.folder.path())?;
-            let load = loader.load(&model).to(place);
+            let load = loader.load(&model).to_all(&places);
             let load = match wanted {
                 Some(dtype) => load.dtype(dtype),
                 None => load,
@@ -273,12 +299,20 @@ fn transload(
     let (files, manager) = (Rc::clone(files), manager.clone());
     let check = move || {
         let tensors = tensors.borrow();
-        let named: HashMap<&str, &Tensor> = { tensors.iter() }
-            .map(|tensor| (tensor.name(), tensor))
-            .collect();
+        let mut named = HashMap::<&str, Vec<&Tensor>>::new();
+        for tensor in tensors.iter() {
+            named.entry(tensor.name()).or_default().push(tensor);
+        }
         files.are(|name| {
-            let tensor = named.get(name).context("a tensor is missing")?;
-            let bytes = manager.read_to_vec(&tensor.buffer)?;
+            let all = named.get(name).context("a tensor is missing")?;
+            let bytes = manager.read_to_vec(&all[0].buffer)?;
+            for other in &all[1..] {
+                ensure!(
+                    manager.read_to_vec(&other.buffer)? == bytes,
+                    "{name} differs"
+                );
+            }
+            ensure!(all.len() == count, "{name} is not on every device");
             Ok(if wanted.is_some() {
                 halved(&bytes)
             } else {

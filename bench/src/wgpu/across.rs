@@ -7,25 +7,17 @@ use transload::hal::{BackendId, Name};
 use transload::{Buffer, Report, TransferManager};
 use wgpu::util::{BufferInitDescriptor, DeviceExt};
 
-use super::gpu::{Gpu, LAVAPIPE, adapters, called, manager, moved};
+use super::gpu::{Gpu, apart, moved};
 use super::results::{AGAIN, REUSED, Results, TUTORIAL, judge};
 use crate::case::{Effort, Outcome, Verdict};
 use crate::contest::{Contender, Random};
 use crate::raw::adopt::adopt;
 use crate::way::Way;
 
-const SWIFTSHADER: &str = "SwiftShader";
-
 pub(super) fn run(case: &str, len: usize, effort: Effort) -> Result<Option<Vec<Outcome>>> {
-    let adapters = adapters();
-    let (Some(lavapipe), Some(swiftshader)) =
-        (called(&adapters, LAVAPIPE), called(&adapters, SWIFTSHADER))
-    else {
+    let Some((manager, first, second)) = apart()? else {
         return Ok(None);
     };
-    let first = Gpu::opened(lavapipe, 0)?;
-    let second = Gpu::opened(swiftshader, 1)?;
-    let manager = manager(&[&first, &second])?;
     let there = one_way(
         &format!("{case}/there"),
         len,

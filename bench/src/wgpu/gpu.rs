@@ -4,7 +4,8 @@ use anyhow::{Context, Result, anyhow};
 use transload::{Buffer, DeviceId, DeviceKind, MemoryKind, Place, TransferManager};
 
 /// The driver for which the limits apply.
-pub(super) const LAVAPIPE: &str = "llvmpipe";
+const LAVAPIPE: &str = "llvmpipe";
+const SWIFTSHADER: &str = "SwiftShader";
 
 /// An open device.
 #[derive(Clone, Debug)]
@@ -47,6 +48,18 @@ pub(crate) fn twice() -> Result<Option<(TransferManager, Gpu, Gpu)>> {
     let (opened, foreign) = (Gpu::opened(adapter, 0)?, Gpu::foreign(adapter, 1)?);
     let manager = manager(&[&opened, &foreign])?;
     Ok(Some((manager, opened, foreign)))
+}
+
+/// Lavapipe as `wgpu:0` and SwiftShader as `wgpu:1`, both opened by Transload, under one manager; `None` where one is missing.
+pub(crate) fn apart() -> Result<Option<(TransferManager, Gpu, Gpu)>> {
+    let adapters = adapters();
+    let find = |name| called(&adapters, name);
+    let (Some(one), Some(other)) = (find(LAVAPIPE), find(SWIFTSHADER)) else {
+        return Ok(None);
+    };
+    let (one, other) = (Gpu::opened(one, 0)?, Gpu::opened(other, 1)?);
+    let manager = manager(&[&one, &other])?;
+    Ok(Some((manager, one, other)))
 }
 
 /// A manager of the host and these devices.
