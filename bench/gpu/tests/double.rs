@@ -94,9 +94,12 @@ fn assert_ways(document: &Value) {
             "managed-down/1MiB",
             &["no prefetch", "prefetch", "a pinned copy instead"],
         ),
+        ("load/1MiB", &["pread into pinned memory, 4 threads"]),
         (
             "blocks-up/100x4KiB",
             &[
+                "transload, one list",
+                "transload, probed, one list",
                 "cuMemcpyBatchAsync",
                 "a loop of asynchronous copies",
                 "coalesced through pinned memory",
@@ -230,7 +233,7 @@ fn a_driver_of_another_version_lacks_ways_and_says_so() {
         why.contains("of CUDA 12.1, has no cuMemcpyBatchAsync nor"),
         "{why}"
     );
-    assert_eq!(contestants(blocks).len(), 4);
+    assert_eq!(contestants(blocks).len(), 6);
     // A driver of that version has another signature of the prefetch.
     let document = measured("managed-up");
     assert!(contestants(case(&document, "managed-up/1MiB")).contains(&"prefetch"));

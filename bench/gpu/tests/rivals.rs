@@ -56,6 +56,22 @@ fn libraries_take_turns_with_everybody_else() {
 }
 
 #[test]
+fn tensors_are_loaded_by_everybody_and_compared() {
+    let folder = Folder::new("load");
+    let test = "tensors_are_loaded_by_everybody_and_compared";
+    for (stand_in, code) in [("", 0), ("lies", 4)] {
+        let Some(mut command) = command(&folder, test, stand_in) else {
+            return;
+        };
+        run(command.arg("load"), code);
+        let document = folder.json();
+        let here = contestants(case(&document, "load/1MiB"));
+        assert!(here.contains(&"safetensors load_file"), "{here:?}");
+        assert!(here.contains(&"transload"), "{here:?}");
+    }
+}
+
+#[test]
 fn a_library_that_moves_wrong_bytes_is_seen() {
     let folder = Folder::new("lies");
     let test = "a_library_that_moves_wrong_bytes_is_seen";

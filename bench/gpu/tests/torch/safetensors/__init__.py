@@ -1,0 +1,1 @@
+# A stand-in, as torch.py beside it.
