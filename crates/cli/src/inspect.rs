@@ -14,6 +14,13 @@ pub(crate) fn run(path: &Path, output: &mut Output) -> Result<(), Failure> {
     if output.is_json() {
         return output.json(&document(&model));
     }
+    let metadata = model.metadata().iter();
+    let metadata = metadata.map(|(key, value)| vec![key.escape_debug().to_string(), brief(value)]);
+    let metadata: Vec<_> = metadata.collect();
+    if !metadata.is_empty() {
+        output.table(&["METADATA", "VALUE"], metadata)?;
+        output.line("")?;
+    }
     let several = model.files().len() > 1;
     let row = |tensor: &TensorInfo| {
         let mut row = vec![
@@ -77,6 +84,20 @@ fn document(model: &Model) -> json::Model {
             .map(|(key, value)| (key.clone(), told(value)))
             .collect(),
         tensors: tensors.collect(),
+    }
+}
+
+/// A value on one line. Vocabularies have 100,000 words, and templates of a chat pages of text.
+fn brief(value: &Value) -> String {
+    const MOST_CHARS: usize = 60;
+    let text = match value {
+        Value::Array(values) => return counted(values.len(), "value"),
+        Value::String(text) => text.escape_debug().to_string(),
+        value => told(value).to_string(),
+    };
+    match text.char_indices().nth(MOST_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
     }
 }
 

@@ -133,7 +133,7 @@ fn the_examples_of_models_are_what_the_program_says() {
     let said = folder.run(&["inspect", "model.safetensors"]).stdout();
     assert_eq!(
         said,
-        "TENSOR  DTYPE  SHAPE     SIZE\nweight  F16    [2, 768]  3 KiB\n\n1 tensor of 3 KiB in 1 file of safetensors\n"
+        "METADATA  VALUE\nformat    pt\n\nTENSOR  DTYPE  SHAPE     SIZE\nweight  F16    [2, 768]  3 KiB\n\n1 tensor of 3 KiB in 1 file of safetensors\n"
     );
     for (option, verified) in [
         (None, false),
