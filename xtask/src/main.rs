@@ -2,7 +2,7 @@
 //!
 //! `test` is the one command that decides whether the tree is good: continuous integration runs exactly it. The other
 //! tasks are parts of it that run alone (`sentinels`, `doubles`, `public-api`), and tasks for developers (`demo`,
-//! `bench`).
+//! `integrations`, `bench`).
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +19,7 @@ mod doubles;
 mod files;
 mod habits;
 mod install;
+mod integrations;
 mod manifests;
 mod process;
 mod runner;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
             Task::Doubles(options) => doubles::run(&workspace, &options),
             Task::PublicApi(options) => surface::run(&workspace, &options),
             Task::Demo(options) => demo::run(&workspace, &options),
+            Task::Integrations => integrations::run(&workspace),
             Task::Bench(options) => bench::run(&workspace, &options),
         }
     });
@@ -87,6 +89,8 @@ enum Task {
     PublicApi(surface::Options),
     /// Moves a real model file through this machine's memories and adapters
     Demo(demo::Options),
+    /// Tests the adapters for frameworks, and compares their loads of a real model with the frameworks' own
+    Integrations,
     /// Builds the benchmarks in release and hands the arguments on to them
     Bench(bench::Options),
 }

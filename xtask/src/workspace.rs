@@ -48,6 +48,16 @@ impl Workspace {
     pub(crate) fn others(&self) -> Result<Vec<Self>> {
         let mut folders = files::entries(&self.root.join(DOUBLES))?;
         folders.push(self.root.join(VERSIONS));
+        self.found(folders)
+    }
+
+    /// The workspaces of adapters for frameworks, sorted. `cargo xtask integrations` builds them: frameworks take minutes.
+    pub(crate) fn integrations(&self) -> Result<Vec<Self>> {
+        self.found(files::entries(&self.root.join(INTEGRATIONS))?)
+    }
+
+    /// The workspaces of those folders that are one.
+    fn found(&self, mut folders: Vec<PathBuf>) -> Result<Vec<Self>> {
         folders.retain(|folder| folder.join("Cargo.toml").is_file());
         folders.sort();
         folders.iter().map(|folder| self.other(folder)).collect()
@@ -112,6 +122,9 @@ impl Workspace {
 
 /// The folder of the workspaces that stand in for hardware.
 pub(crate) const DOUBLES: &str = "doubles";
+
+/// The folder of the adapters for frameworks.
+const INTEGRATIONS: &str = "integrations";
 
 /// The workspace that compares our binding of the CUDA driver with another one.
 pub(crate) const VERSIONS: &str = "crates/backends/cuda/versions";
