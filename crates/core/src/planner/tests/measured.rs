@@ -84,6 +84,23 @@ fn a_measured_route_is_corrected_around_the_sizes_that_were_measured() {
 }
 
 #[test]
+fn a_detour_is_no_way_around_what_was_measured() {
+    // Engine 0 copies from 0 to 1 and on to 2, and from 0 to 2 at once. Engine 1 goes on to 3.
+    let cost = |fs| Cost::new(1000, fs);
+    let machine = Machine::new(4).link(link(0, 2, 0, cost(100_000)));
+    let machine = machine.link(link(0, 1, 0, cost(50_000)));
+    let machine = machine.link(link(1, 2, 0, cost(60_000)));
+    let mut topology = machine.link(link(2, 3, 1, cost(10_000))).build();
+    let chosen = |topology: &Topology| ids(plans(topology, 3).choose(64 * MIB));
+    let straight = chosen(&topology);
+    assert_eq!(straight.len(), 2);
+    // The straight route takes twice the time that was predicted.
+    let measured = [Compared::new(64 * MIB, 1000, 2000)];
+    topology.set_correction(straight.clone(), Correction::new(&measured));
+    assert_eq!(chosen(&topology), straight);
+}
+
+#[test]
 fn a_chunk_costs_no_less_than_its_part_of_a_stream() {
     // Copies below 1 MiB find their bytes in a cache and move at four times the rate.
     let cached = Curve::new(vec![
