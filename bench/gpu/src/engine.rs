@@ -319,7 +319,9 @@ impl Party {
         let model = Model::open(&weights.path)?;
         let plan = loader.load(&model).to(place).plan()?;
         let way = plan.explain()?.chosen.to_string();
-        let loaded: Rc<RefCell<Vec<Tensor>>> = Rc::default();
+        // There already, so that the check poisons memory that is used again.
+        let first = plan.start()?.collect::<Result<Vec<Tensor>, _>>()?;
+        let loaded = Rc::new(RefCell::new(first));
         let (path, tensors) = (weights.path.clone(), Rc::clone(&loaded));
         let turn = move || {
             tensors.borrow_mut().clear();

@@ -172,6 +172,8 @@ users, ways = [], []
 
 def prepare(direction, what):
     if direction == "load":
+        if "torch" not in libraries:
+            raise LookupError("there is no torch")
         users.append(Safetensors(libraries["torch"], what))
     else:
         for name, made in (("torch", Torch), ("cupy", Cupy)):

@@ -15,7 +15,7 @@ pub(crate) fn run(path: &Path, output: &mut Output) -> Result<(), Failure> {
         return output.json(&document(&model));
     }
     let metadata = model.metadata().iter();
-    let metadata = metadata.map(|(key, value)| vec![key.escape_debug().to_string(), brief(value)]);
+    let metadata = metadata.map(|(key, value)| vec![cut(key), brief(value)]);
     let metadata: Vec<_> = metadata.collect();
     if !metadata.is_empty() {
         output.table(&["METADATA", "VALUE"], metadata)?;
@@ -89,15 +89,25 @@ fn document(model: &Model) -> json::Model {
 
 /// A value on one line. Vocabularies have 100,000 words, and templates of a chat pages of text.
 fn brief(value: &Value) -> String {
-    const MOST_CHARS: usize = 60;
-    let text = match value {
-        Value::Array(values) => return counted(values.len(), "value"),
-        Value::String(text) => text.escape_debug().to_string(),
+    match value {
+        Value::Array(values) => counted(values.len(), "value"),
+        Value::String(text) => cut(text),
         value => told(value).to_string(),
-    };
-    match text.char_indices().nth(MOST_CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
+    }
+}
+
+/// The beginning of a text, on one line.
+fn cut(text: &str) -> String {
+    const MOST_CHARS: usize = 60;
+    let mut rest = text.chars();
+    let begin: String = rest
+        .by_ref()
+        .take(MOST_CHARS)
+        .flat_map(char::escape_debug)
+        .collect();
+    match rest.next() {
+        Some(_) => begin + "…",
+        None => begin,
     }
 }
 

@@ -42,7 +42,7 @@ pub fn memory_cost(processors: u32) -> Curve {
     let (alone, wake_ns, together, stream) = match processors {
         0..=2 => (40 * GB, 5_000, 40 * GB, 15 * GB),
         more => {
-            let all = (u64::from(more) * 15 * GB / 2).min(40 * GB);
+            let all = (u64::from(more.min(8)) * 15 * GB / 2).min(40 * GB);
             (20 * GB, 30_000, all, all)
         }
     };

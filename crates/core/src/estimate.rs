@@ -60,8 +60,8 @@ impl From<Cost> for Estimate {
 /// `fixed_ns + bytes * slope`.
 ///
 /// The slope counts 2⁻³⁶ femtoseconds a byte. A chunk of 2ᵏ bytes that takes `t` nanoseconds has the
-/// slope `t * 10⁶ / 2ᵏ` femtoseconds, a whole number of these for every `k` up to 26 (64 MiB, the
-/// largest chunk), with ten bits left for a lane's share of the payload.
+/// slope `t * 10⁶ / 2ᵏ` femtoseconds, a whole number of these for every `k` up to 32, with ten
+/// bits left for a lane's share of the payload (10⁶ has six factors of two). The largest chunk has 2²⁸ bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Line {
     pub(crate) fixed_ns: u64,

@@ -447,10 +447,8 @@ impl Topology {
 
     /// Sets by how much measured times of the route over these links differ from the predicted ones.
     pub fn set_correction(&mut self, route: Vec<LinkId>, correction: Correction) {
-        match correction.is_none() {
-            true => self.corrections.remove(&route),
-            false => self.corrections.insert(route, correction),
-        };
+        // One that changes nothing says that the prediction is right.
+        self.corrections.insert(route, correction);
     }
 
     /// Forgets all corrections.
@@ -458,13 +456,30 @@ impl Topology {
         self.corrections.clear();
     }
 
-    /// Returns the correction of the route over these links.
+    /// Returns the correction of the route over these links, if it has one.
+    ///
+    /// Only the shortest routes are measured. One that goes round through another memory of an engine's is not faster than
+    /// the one that does not, so it has that one's correction unless it was measured itself.
     pub fn correction(&self, route: &[LinkId]) -> Option<&Correction> {
-        self.corrections.get(route)
+        let known = match self.corrections.get(route) {
+            Some(exact) => exact,
+            None => self.corrections.get(&self.without_detour(route)?)?,
+        };
+        (!known.is_none()).then_some(known)
+    }
+
+    /// Returns the route without the first memory that the engine before and behind it could leave out, if it has one.
+    fn without_detour(&self, route: &[LinkId]) -> Option<Vec<LinkId>> {
+        route.windows(2).enumerate().find_map(|(at, pair)| {
+            let [to, from] = pair else { return None };
+            let mut links = self.links_between(to.src, from.dst);
+            let short = links.find(|link| [to.engine, from.engine] == [link.id.engine; 2])?;
+            Some([&route[..at], &[short.id], &route[at + 2..]].concat())
+        })
     }
 
     pub(crate) fn has_corrections(&self) -> bool {
-        !self.corrections.is_empty()
+        self.corrections.values().any(|known| !known.is_none())
     }
 
     /// Returns whether the cost of the link was measured here; else it is its backend's default figure.

@@ -102,10 +102,12 @@ impl Loader {
         let files = files.collect::<Result<Vec<Buffer>, _>>()?;
         let tensors = model.tensors().iter().enumerate();
         let tensors = tensors.map(|(number, info)| {
-            let bytes = info.offset..info.offset + info.len_bytes;
-            let buffer = files[info.file]
-                .slice(bytes)
-                .map_err(transload::Error::from)?;
+            let (file, end) = (&files[info.file], info.offset + info.len_bytes);
+            let buffer = file.slice(info.offset..end).map_err(|_| LoadError::Cut {
+                path: model.files()[info.file].file.path().to_owned(),
+                end,
+                len_bytes: file.len(),
+            })?;
             Ok(Tensor::whole(model, number, buffer))
         });
         tensors.collect()

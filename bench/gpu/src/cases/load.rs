@@ -74,7 +74,7 @@ impl Weights {
             tensors,
             start: 8 + header.len() as u64,
         };
-        let mut file = BufWriter::new(File::create(&weights.path)?);
+        let mut file = BufWriter::new(File::create_new(&weights.path)?);
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(header.as_bytes())?;
         weights.like.see(|bytes| file.write_all(bytes))?;

@@ -53,6 +53,14 @@ impl Hop {
     }
 }
 
+impl Hop {
+    /// Whether an engine of a device's copies within its memory.
+    fn is_within(&self) -> bool {
+        let LinkId { src, dst, .. } = self.link.id;
+        self.load == 0 && src.device == dst.device
+    }
+}
+
 /// The input of a set of plans, and the only part of the topology that the set keeps.
 #[derive(Clone, Debug)]
 pub(super) struct Survey {
@@ -149,35 +157,15 @@ impl Survey {
     }
 
     fn take_corrections(&mut self, topology: &Topology) {
-        for at in 0..self.ways.len() {
-            let hops = self.ways[at]
-                .copies()
-                .map(|hop| &self.hops[usize::from(hop)]);
+        for way in &mut self.ways {
+            let hops = way.copies().map(|hop| &self.hops[usize::from(hop)]);
             let links: Vec<LinkId> = hops.map(|hop| hop.link.id).collect();
-            // Only the shortest routes are measured. One that goes round through another memory of an engine's is not
-            // faster than the one that does not, so it takes over that one's factor.
             let known = topology.correction(&links);
-            let known = known.or_else(|| topology.correction(&self.without_detour(&links)?));
             if let (Some(known), Ok(number)) = (known, u16::try_from(self.corrections.len())) {
                 self.corrections.push(known.clone());
-                self.ways[at].correction = Some(number);
+                way.correction = Some(number);
             }
         }
-    }
-
-    /// Returns the route without the first memory that the engine before and behind it could leave out, if it has one.
-    fn without_detour(&self, links: &[LinkId]) -> Option<Vec<LinkId>> {
-        links.windows(2).enumerate().find_map(|(at, pair)| {
-            let [to, from] = pair else { return None };
-            let is_short = |hop: &&Hop| {
-                let LinkId {
-                    src, dst, engine, ..
-                } = hop.link.id;
-                (src, dst, engine, engine) == (to.src, from.dst, to.engine, from.engine)
-            };
-            let short = self.hops.iter().find(is_short)?.link.id;
-            Some([&links[..at], &[short], &links[at + 2..]].concat())
-        })
     }
 
     /// Returns the correction of a way's route.
@@ -397,7 +385,7 @@ impl Survey {
         let is_one = way.acts().iter().filter(visible).count() == 1;
         let copies = way.copies().map(|hop| &self.hops[usize::from(hop)]);
         let of_copies = copies.map(|hop| match hop.link.class {
-            LinkClass::Local if is_one && hop.load == 0 => LOCAL_CHUNK_BYTES,
+            LinkClass::Local if is_one && hop.is_within() => LOCAL_CHUNK_BYTES,
             class => max_chunk_bytes(class),
         });
         // A transform is the work of a processor on its own memory.

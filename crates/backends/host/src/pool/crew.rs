@@ -10,8 +10,8 @@
 //! - **One lock,** held for some tens of instructions and never while a piece runs. Pieces are at
 //!   least tens of KiB, so taking a claim under it costs under a hundredth of the piece, and every claim sees
 //!   every job in flight, which is what shares the threads evenly among them.
-//! - **One wake-up in flight.** A start wakes one worker; a worker that finds more to do than it can
-//!   take wakes the next. A start costs at most one system call.
+//! - **One wake-up for each thread.** A start wakes one worker; a worker that finds more to do than it can take wakes the
+//!   next. So their number doubles in the time of one wake-up, and a start costs at most one system call.
 //! - **Lazy.** Threads start when jobs want them and end with the pool. Where a thread cannot be started (in a browser, or
 //!   past a limit of the process), the thread that starts a job runs it.
 //!
@@ -355,8 +355,8 @@ impl<W: Work> Crew<W> {
                 if started {
                     return Duty::None;
                 }
-                // While the start was pending, no other worker was woken. A parked worker takes over now; if the pool has
-                // no workers, this thread runs the job, and jobs of other threads.
+                // A start that is pending keeps others from being woken. A parked worker takes over now; if the pool has no
+                // workers, this thread runs the job, and jobs of other threads.
                 let mut state = self.lock();
                 if state.parked > 0 && state.next_rouse(self.limits) == Rouse::Parked {
                     drop(state);
@@ -459,7 +459,7 @@ impl State {
         // Each thread that runs may have woken one: so their number doubles in the time of one wake-up.
         let under_way = self.tickets + self.starting + self.lingering;
         let running = (self.workers - self.parked + self.helping).saturating_sub(under_way);
-        if under_way > running || !self.schedule.has_claimable() {
+        if under_way > running || under_way >= self.schedule.claimable() {
             return Rouse::None;
         }
         // A thread between two pieces takes the next one itself; an extra thread would take that piece and a processor

@@ -76,7 +76,15 @@ struct Job {
 
 impl Job {
     fn is_claimable(&self) -> bool {
-        self.next < self.end && self.running < self.width || self.awaits_end()
+        self.claimable() > 0
+    }
+
+    /// How many more threads could serve it.
+    fn claimable(&self) -> u32 {
+        match self.awaits_end() {
+            true => 1,
+            false => (self.end - self.next).min(self.width.saturating_sub(self.running)),
+        }
     }
 
     /// Whether it was stopped and no thread is there to end it.
@@ -188,9 +196,10 @@ impl Schedule {
         ends.then(|| self.claim_from(id)).flatten()
     }
 
-    /// Whether [`Schedule::claim`] would find a piece.
-    pub(super) fn has_claimable(&self) -> bool {
-        self.jobs.iter().take(self.window).any(Job::is_claimable)
+    /// How many threads [`Schedule::claim`] would find a piece for.
+    pub(super) fn claimable(&self) -> u32 {
+        let jobs = self.jobs.iter().take(self.window);
+        jobs.map(Job::claimable).fold(0, u32::saturating_add)
     }
 
     /// Whether no thread serves a job that [`Schedule::claim`] would find.
@@ -272,7 +281,7 @@ mod tests {
         schedule.push(1, rising(10, 2));
         assert!(schedule.claim(None).is_some());
         assert!(schedule.claim_from(1).is_some());
-        assert!(!schedule.has_claimable());
+        assert_eq!(schedule.claimable(), 0);
         assert_eq!(schedule.claim(None), None);
         assert_eq!(schedule.claim_from(1), None);
         schedule.complete(of(1, 0), false);
@@ -390,7 +399,7 @@ mod tests {
         schedule.push(2, rising(9, 1));
         // Past the window, where nothing is handed out to workers.
         assert_eq!(schedule.stop(2), 0);
-        assert!(schedule.has_claimable() && schedule.has_unserved());
+        assert!(schedule.claimable() > 0 && schedule.has_unserved());
         assert_eq!(schedule.claim(Some(1)), Some(end(2)));
         assert_eq!((schedule.claim_end(2), schedule.stop(2)), (None, 0));
         let stopped = |leading| Some(JobEnd::Stopped { leading });

@@ -88,7 +88,11 @@ impl<'a> Pipeline<'a> {
     fn chunks(&self, topology: &Topology, limits: &Limits) -> Vec<(u64, u16)> {
         let is_one = self.steps.len() == 1;
         let of_links = self.links.iter().map(|link| match link.class {
-            LinkClass::Local if is_one && topology.host_load(link.id.engine) == 0 => {
+            LinkClass::Local
+                if is_one
+                    && topology.host_load(link.id.engine) == 0
+                    && link.id.src.device == link.id.dst.device =>
+            {
                 LOCAL_CHUNK_BYTES
             }
             class => max_chunk_bytes(class),

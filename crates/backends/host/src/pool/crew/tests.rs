@@ -288,7 +288,7 @@ fn nobody_is_woken_while_as_many_as_may_are_at_work() {
     state.schedule.push(0, meeting(8, 2));
     (state.workers, state.parked, state.helping) = (2, 1, 1);
     // The worker that is awake is between two pieces of the job, so one more could take a piece.
-    assert!(state.schedule.has_claimable());
+    assert!(state.schedule.claimable() > 0);
     assert_eq!(state.next_rouse(limits(2)), Rouse::None);
     state.helping = 0;
     assert_eq!(state.next_rouse(limits(2)), Rouse::Parked);
