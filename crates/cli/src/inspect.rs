@@ -29,7 +29,7 @@ pub(crate) fn run(path: &Path, output: &mut Output) -> Result<(), Failure> {
             shape(&tensor.shape),
             ByteSize(tensor.len_bytes).to_string(),
         ];
-        let path = model.files()[tensor.file].file.path();
+        let path = model.files()[tensor.file].path();
         let name = path.file_name().unwrap_or(path.as_os_str());
         row.extend(several.then(|| name.to_string_lossy().escape_debug().to_string()));
         row
@@ -64,9 +64,9 @@ fn format(format: Format) -> &'static str {
 
 fn document(model: &Model) -> json::Model {
     let files = model.files().iter().map(|of| json::ModelFile {
-        path: of.file.path().display().to_string(),
+        path: of.path().display().to_string(),
         format: format(of.format),
-        bytes: of.file.span().len,
+        bytes: of.len_bytes(),
     });
     let tensors = model.tensors().iter().map(|of| json::Tensor {
         name: of.name.clone(),

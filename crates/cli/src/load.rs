@@ -25,7 +25,7 @@ pub(crate) fn run(
     if let Some(path) = &options.save {
         names_a_file("--save", path)?;
         let files = model.files().iter();
-        let files = files.map(|of| ("a file of the model", Some(of.file.path())));
+        let files = files.map(|of| ("a file of the model", Some(of.path())));
         spares(
             "--save",
             Some(path),

@@ -1,7 +1,14 @@
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
+#![cfg_attr(
+    not(feature = "remote-files"),
+    allow(
+        clippy::infallible_destructuring_match,
+        reason = "all files lie on the disk then"
+    )
+)]
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "remote-files"))]
 #[doc = include_str!("../../../docs/guide/models.md")]
 mod guide {}
 
@@ -10,11 +17,21 @@ mod header;
 mod load;
 mod model;
 mod pairs;
+#[cfg(feature = "remote-files")]
+#[allow(
+    unsafe_code,
+    reason = "a backend makes promises, and writes where the engine says"
+)]
+mod remote;
 mod save;
 
 pub use dtype::DType;
 pub use header::{Format, Header, HeaderError, TensorInfo, Value};
 pub use load::{Load, LoadError, LoadPlan, Loader, Loading, Reading, Tensor};
 pub use model::{Model, ModelError, ModelFile};
+#[cfg(feature = "remote-files")]
+pub use object_store;
+#[cfg(feature = "remote-files")]
+pub use remote::{Remote, RemoteObject};
 pub use save::{Save, SaveError, Saving};
 pub use transload;

@@ -9,7 +9,6 @@ mod run;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use transload::hal::External;
 use transload::{
     AllocSpec, Buffer, DeviceId, Instant, MemoryId, MemoryKind, Place, Priority, TransferManager,
 };
@@ -94,9 +93,9 @@ impl Loader {
     pub unsafe fn map(&self, model: &Model) -> Result<Vec<Tensor>, LoadError> {
         let place = DeviceId::CPU0.memory(MemoryKind::Shared).into();
         let files = { model.files().iter() }.map(|of| {
-            let again = of.again().map_err(LoadError::Open)?;
+            let again = of.source.again().map_err(LoadError::Open)?;
             // SAFETY: the caller's promise.
-            let mapped = unsafe { self.manager.import(place, External::object(again)) };
+            let mapped = unsafe { self.manager.import(place, again.external()) };
             mapped.map_err(LoadError::from)
         });
         let files = files.collect::<Result<Vec<Buffer>, _>>()?;
@@ -104,7 +103,7 @@ impl Loader {
         let tensors = tensors.map(|(number, info)| {
             let (file, end) = (&files[info.file], info.offset + info.len_bytes);
             let buffer = file.slice(info.offset..end).map_err(|_| LoadError::Cut {
-                path: model.files()[info.file].file.path().to_owned(),
+                path: model.files()[info.file].path().to_owned(),
                 end,
                 len_bytes: file.len(),
             })?;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
+use transload::hal::{External, Span, read_regular};
 use transload::host::{FileError, HostFile};
 use transload::{ErrorClass, OpenError};
 
@@ -36,23 +37,109 @@ pub struct Model {
 #[non_exhaustive]
 pub struct ModelFile {
     /// The file, open.
-    pub file: HostFile,
+    pub(crate) source: Source,
     /// Its format.
     pub format: Format,
 }
 
+/// Where the bytes of a file are.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Disk(HostFile),
+    #[cfg(feature = "remote-files")]
+    Remote(crate::RemoteObject),
+}
+
 impl ModelFile {
-    /// Opens it once more, through the same description.
-    pub(crate) fn again(&self) -> Result<HostFile, OpenError> {
-        let Some(file) = self.file.file() else {
+    /// Returns the path of the file, in a store that of the object.
+    pub fn path(&self) -> &Path {
+        self.source.path()
+    }
+
+    /// Returns how many bytes the file had when it was opened.
+    pub fn len_bytes(&self) -> u64 {
+        match &self.source {
+            Source::Disk(file) => file.span().len,
+            #[cfg(feature = "remote-files")]
+            Source::Remote(object) => object.len_bytes(),
+        }
+    }
+
+    /// How many bytes are read for rows of the file.
+    pub(crate) fn read_bytes(&self, rows: impl Iterator<Item = Span> + Clone) -> u64 {
+        match &self.source {
+            Source::Disk(_) => HostFile::read_bytes(rows),
+            #[cfg(feature = "remote-files")]
+            Source::Remote(_) => crate::remote::read_bytes(rows),
+        }
+    }
+}
+
+impl Source {
+    /// Opens a file once more, through the same description.
+    pub(crate) fn again(&self) -> Result<Source, OpenError> {
+        let open = match self {
+            Source::Disk(open) => open,
+            #[cfg(feature = "remote-files")]
+            Source::Remote(object) => return Ok(Source::Remote(object.clone())),
+        };
+        let Some(file) = open.file() else {
             unreachable!("a file that was opened by its path is no shared memory");
         };
-        let path = self.file.path();
+        let path = open.path();
         let again = file.try_clone().map_err(|source| FileError::System {
             path: path.to_owned(),
             source,
         })?;
-        Ok(HostFile::from_file(again, path, false)?)
+        Ok(Source::Disk(HostFile::from_file(again, path, false)?))
+    }
+
+    /// As a backend imports it.
+    pub(crate) fn external(self) -> External {
+        match self {
+            Source::Disk(file) => External::object(file),
+            #[cfg(feature = "remote-files")]
+            Source::Remote(object) => External::object(object),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Source::Disk(file) => file.path(),
+            #[cfg(feature = "remote-files")]
+            Source::Remote(object) => object.path(),
+        }
+    }
+}
+
+/// Where the files of a model lie.
+pub(crate) trait Files {
+    /// Reads a whole file of at most so many bytes.
+    fn read(&self, path: &Path, most_bytes: u64) -> io::Result<Vec<u8>>;
+
+    /// Returns false of a file that is known to be missing.
+    fn exists(&self, path: &Path) -> bool;
+
+    /// Opens a file, and reads its header.
+    fn open(&self, path: &Path) -> Result<(Source, Header), ModelError>;
+}
+
+/// The files of the system.
+struct Disk;
+
+impl Files for Disk {
+    fn read(&self, path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
+        read_regular(path, most_bytes)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        !matches!(path.try_exists(), Ok(false))
+    }
+
+    fn open(&self, path: &Path) -> Result<(Source, Header), ModelError> {
+        let file = HostFile::open(path).map_err(OpenError::from)?;
+        let header = read(&file)?;
+        Ok((Source::Disk(file), header))
     }
 }
 
@@ -195,25 +282,33 @@ impl Model {
         if path.is_dir() {
             return folder::open(path);
         }
+        Model::open_file(&Disk, path)
+    }
+
+    /// Opens the model of a file, of a list of shards, or of a part.
+    pub(crate) fn open_file(files: &dyn Files, path: &Path) -> Result<Model, ModelError> {
         if path.extension().is_some_and(|ending| ending == "json") {
-            return index::open(path);
+            return index::open(files, path);
         }
         let is_gguf = path.extension().is_some_and(|ending| ending == "gguf");
-        let parts = if is_gguf { split::parts(path)? } else { None };
-        Model::of_files(&parts.unwrap_or_else(|| vec![path.to_owned()]))?.indexed()
+        let parts = if is_gguf {
+            split::parts(files, path)?
+        } else {
+            None
+        };
+        Model::of_files(files, &parts.unwrap_or_else(|| vec![path.to_owned()]))?.indexed()
     }
 
     /// Opens files that together are a model. Its tensors are not found by name yet.
-    fn of_files(paths: &[PathBuf]) -> Result<Model, ModelError> {
+    fn of_files(from: &dyn Files, paths: &[PathBuf]) -> Result<Model, ModelError> {
         let mut files = Vec::with_capacity(paths.len());
         let mut tensors = Vec::new();
         let mut metadata = BTreeMap::new();
         for path in paths {
-            let file = HostFile::open(path).map_err(OpenError::from)?;
-            let header = read(&file)?;
+            let (source, header) = from.open(path)?;
             let number = files.len();
             files.push(ModelFile {
-                file,
+                source,
                 format: header.format,
             });
             for (key, value) in header.metadata {
@@ -260,7 +355,7 @@ impl Model {
 
     /// Returns the path of a file, by its number.
     fn path(&self, file: usize) -> &Path {
-        self.files[file].file.path()
+        self.files[file].path()
     }
 
     /// The tensors, to keep beside the model.

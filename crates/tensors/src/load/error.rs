@@ -85,6 +85,18 @@ pub enum LoadError {
     /// A file that was not taken in.
     #[error(transparent)]
     Open(OpenError),
+    /// An object of a store, with a manager that cannot read it.
+    #[error("{path} is in an object store, and the manager has no backend for stores: register a `Remote` with it", path = path.display())]
+    NoBackend {
+        /// The object.
+        path: PathBuf,
+    },
+    /// An object of a store whose numbers were to be converted: the engine converts what the host's threads read first.
+    #[error("numbers are not converted on the way from an object store: load the tensors of {path} as they are, and convert them with `Request::convert`", path = path.display())]
+    NotConverted {
+        /// The object.
+        path: PathBuf,
+    },
     /// A file that was cut short after the model was opened.
     #[error("{path} was cut short: its tensors end at byte {end}, and it has {len_bytes} now", path = path.display())]
     Cut {
@@ -161,7 +173,9 @@ impl LoadError {
             | LoadError::Slice { .. }
             | LoadError::Convert { .. }
             | LoadError::TooLarge { .. }
-            | LoadError::Unfit { .. } => ErrorClass::Caller,
+            | LoadError::Unfit { .. }
+            | LoadError::NoBackend { .. } => ErrorClass::Caller,
+            LoadError::NotConverted { .. } => ErrorClass::Unsupported,
             LoadError::NoRoom { .. } => ErrorClass::Exhausted,
             LoadError::Open(error) => error.class(),
             LoadError::Cut { .. } | LoadError::Differs { .. } => ErrorClass::Failed,

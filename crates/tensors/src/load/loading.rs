@@ -170,7 +170,7 @@ impl Loading {
                     len_bytes: tensors.iter().map(|tensor| tensor.buffer.len()).sum(),
                     tensors,
                     again: again.map(|again| (again, target)),
-                    path: model.files()[run.file].file.path().to_owned(),
+                    path: model.files()[run.file].path().to_owned(),
                 };
                 Pending { run, transfer }
             });

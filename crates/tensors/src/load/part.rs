@@ -6,7 +6,7 @@ use transload::host::HostFile;
 use transload::{Buffer, Conversion, Region, Shape, Span};
 
 use super::LoadError;
-use crate::{DType, TensorInfo};
+use crate::{DType, ModelFile, TensorInfo};
 
 /// The elements along each dimension.
 pub(super) type Ranges = Vec<Range<u64>>;
@@ -258,20 +258,20 @@ impl Bytes {
     }
 
     /// Returns how many bytes are read for them.
-    pub(super) fn read_bytes(&self) -> u64 {
+    pub(super) fn read_bytes(&self, file: &ModelFile) -> u64 {
         let span = |start, len| Span::new(start, len);
         match self {
             Bytes::Span(only) => only.end - only.start,
             Bytes::Spans(spans) => {
                 let spans = spans.iter().map(|of| span(of.start, of.end - of.start));
-                HostFile::read_bytes(spans)
+                file.read_bytes(spans)
             }
             Bytes::Rows(_, shape) => {
                 let (width, all) = (shape.width_bytes(), shape.payload_bytes());
                 let two = shape.runs(0, shape, 0, span(0, all.min(2 * width)));
                 let two = two.map(|row| span(row.offset, row.len_bytes));
                 // Rows are all as far apart; a few more or less where planes and reads begin.
-                match HostFile::read_bytes(two) > 2 * width {
+                match file.read_bytes(two) > 2 * width {
                     true => shape.extent_bytes(),
                     false => all,
                 }

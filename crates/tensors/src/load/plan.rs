@@ -13,6 +13,7 @@ use super::part::{Bytes, Part, Ranges, split_along};
 use super::run::{Limits, MOST_RUN_BYTES, Run};
 use super::{Choice, Load, LoadError, Loading};
 use crate::TensorInfo;
+use crate::model::Source;
 
 /// Where runs begin: the alignment that adapters ask for, for whole buffers of a shader.
 const RUN_ALIGNMENT: u64 = 256;
@@ -35,7 +36,7 @@ pub struct LoadPlan<'a> {
     /// Of each run, the arena in each of its memories, and where it begins there.
     places: Vec<Vec<(usize, u64)>>,
     /// Of the model's files, by number, those that are read.
-    files: Vec<Option<(HostFile, Reading)>>,
+    files: Vec<Option<(Source, Reading)>>,
 }
 
 /// A tensor, or a part of one, that arrives as one.
@@ -153,7 +154,7 @@ impl<'a> LoadPlan<'a> {
             .iter()
             .map(|at| max_alloc(infos, self.memories[*at]));
         let limits = Limits {
-            file_bytes: self.load.model.files()[tensor.file].file.span().len,
+            file_bytes: self.load.model.files()[tensor.file].len_bytes(),
             run_bytes: most.fold(MOST_RUN_BYTES, u64::min),
         };
         let near = self.runs.iter_mut().rev().take(LOOKED_AT);
@@ -246,9 +247,10 @@ impl<'a> LoadPlan<'a> {
 
     /// Returns how many bytes of files are read: those that arrive, and what lies between them where that is quicker to
     /// read than to leave out. Between two tensors that are up to 63 bytes, which fill the place up to the next multiple of
-    /// 64, and between short pieces up to 4 KiB.
+    /// 64, between short pieces up to 4 KiB, and between pieces of an object in a store up to 256 KiB.
     pub fn read_bytes(&self) -> u64 {
-        let lens = self.runs.iter().map(|run| run.bytes.read_bytes());
+        let files = self.load.model.files();
+        let lens = { self.runs.iter() }.map(|run| run.bytes.read_bytes(&files[run.file]));
         lens.fold(0, u64::saturating_add)
     }
 
@@ -283,8 +285,13 @@ impl<'a> LoadPlan<'a> {
     /// When no way leads from files to the memory.
     pub fn explain(&self) -> Result<Explanation, LoadError> {
         let manager = &self.load.loader.manager;
-        let files = DeviceId::CPU0.memory(MemoryKind::File).into();
-        let explained = manager.explain_places(files, self.memories[0].into(), self.read_bytes());
+        let files = match self.load.model.files()[self.runs[0].file].source {
+            Source::Disk(_) => DeviceId::CPU0.memory(MemoryKind::File),
+            #[cfg(feature = "remote-files")]
+            Source::Remote(_) => crate::remote::MEMORY,
+        };
+        let explained =
+            manager.explain_places(files.into(), self.memories[0].into(), self.read_bytes());
         Ok(explained.map_err(transload::Error::from)?)
     }
 
@@ -296,8 +303,12 @@ impl<'a> LoadPlan<'a> {
         let loader = self.load.loader;
         let library = transload::Error::from;
         let files = std::mem::take(&mut self.files).into_iter().map(|file| {
-            let file = file.map(|(file, _)| loader.manager.adopt_file(file));
-            file.transpose().map_err(LoadError::Open)
+            let file = file.map(|(file, _)| match file {
+                Source::Disk(file) => { loader.manager.adopt_file(file) }.map_err(LoadError::Open),
+                #[cfg(feature = "remote-files")]
+                Source::Remote(object) => Ok(object.adopt(&loader.manager)?),
+            });
+            file.transpose()
         });
         let files = files.collect::<Result<Vec<Option<Buffer>>, _>>()?;
         let arenas = self
@@ -347,7 +358,7 @@ impl<'a> LoadPlan<'a> {
         let end = run.bytes.end();
         if end > file.len() {
             return Err(LoadError::Cut {
-                path: self.load.model.files()[run.file].file.path().to_owned(),
+                path: self.load.model.files()[run.file].path().to_owned(),
                 end,
                 len_bytes: file.len(),
             });
@@ -363,9 +374,16 @@ impl<'a> LoadPlan<'a> {
             if self.files[run.file].is_some() {
                 continue;
             }
-            let mut file = self.load.model.files()[run.file]
-                .again()
-                .map_err(LoadError::Open)?;
+            let source = &self.load.model.files()[run.file].source;
+            let mut file = match source.again().map_err(LoadError::Open)? {
+                Source::Disk(file) => file,
+                #[cfg(feature = "remote-files")]
+                Source::Remote(object) => {
+                    self.check_remote(run.file, &object)?;
+                    self.files[run.file] = Some((Source::Remote(object), Reading::Remote));
+                    continue;
+                }
+            };
             let is_cached = file.cached_share().is_none_or(|share| share >= MOSTLY);
             let reading = match is_cached {
                 true => Reading::Cached,
@@ -382,9 +400,24 @@ impl<'a> LoadPlan<'a> {
                     },
                 },
             };
-            self.files[run.file] = Some((file, reading));
+            self.files[run.file] = Some((Source::Disk(file), reading));
         }
         Ok(())
+    }
+
+    /// Checks that the manager reads objects of stores, and that the numbers of this one stay as they are.
+    #[cfg(feature = "remote-files")]
+    fn check_remote(&self, file: usize, object: &crate::RemoteObject) -> Result<(), LoadError> {
+        let path = object.path().to_owned();
+        let manager = &self.load.loader.manager;
+        if manager.backend::<crate::Remote>().is_none() {
+            return Err(LoadError::NoBackend { path });
+        }
+        let mut runs = self.runs.iter().filter(|run| run.file == file);
+        match runs.any(|run| run.conversion.is_some()) {
+            true => Err(LoadError::NotConverted { path }),
+            false => Ok(()),
+        }
     }
 
     /// Returns whether most bytes of a file are read in short pieces, which are not read past the cache.
@@ -417,6 +450,8 @@ pub enum Reading {
         /// Why it is not read past the cache.
         reason: String,
     },
+    /// From an object store, by requests for ranges.
+    Remote,
 }
 
 /// A file is read from the cache if this part of it is there.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::split::{Part, part_of};
-use super::{Model, ModelError, index};
+use super::{Disk, Model, ModelError, index};
 
 /// The list of shards and the only shard, as the hub and `transformers` name them.
 const INDEX: &str = "model.safetensors.index.json";
@@ -20,8 +20,8 @@ pub(super) fn open(folder: &Path) -> Result<Model, ModelError> {
         let path = folder.join(name);
         if path.exists() {
             return match name {
-                INDEX => index::open(&path),
-                _ => Model::of_files(&[path])?.indexed(),
+                INDEX => index::open(&Disk, &path),
+                _ => Model::of_files(&Disk, &[path])?.indexed(),
             };
         }
     }
@@ -44,8 +44,8 @@ pub(super) fn open(folder: &Path) -> Result<Model, ModelError> {
     }
     let first: Vec<&String> = models.into_values().collect();
     match first[..] {
-        [only] => match super::split::parts(&folder.join(only))? {
-            Some(parts) => Model::of_files(&parts)?.indexed(),
+        [only] => match super::split::parts(&Disk, &folder.join(only))? {
+            Some(parts) => Model::of_files(&Disk, &parts)?.indexed(),
             None => Model::open(folder.join(only)),
         },
         [] => Err(ModelError::NoModel {

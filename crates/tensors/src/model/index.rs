@@ -4,20 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
-use transload::hal::read_regular;
 
-use super::{Model, ModelError};
+use super::{Files, Model, ModelError};
 use crate::pairs::Pairs;
 
 /// A list of a million tensors has half of that.
 const MOST_BYTES: u64 = 200_000_000;
 
 /// Opens the model that the list describes. Tensors that it does not name are no part of the model.
-pub(super) fn open(path: &Path) -> Result<Model, ModelError> {
-    let bytes = read_regular(path, MOST_BYTES).map_err(|source| ModelError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+pub(super) fn open(files: &dyn Files, path: &Path) -> Result<Model, ModelError> {
+    let bytes = files
+        .read(path, MOST_BYTES)
+        .map_err(|source| ModelError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
     let wrong = |reason: String| ModelError::Index {
         path: path.to_owned(),
         reason,
@@ -41,9 +42,9 @@ pub(super) fn open(path: &Path) -> Result<Model, ModelError> {
             )));
         }
         let shard = folder.join(name);
-        match shard.try_exists() {
-            Ok(false) => missing.push(name.to_string()),
-            _ => shards.push(shard),
+        match files.exists(&shard) {
+            false => missing.push(name.to_string()),
+            true => shards.push(shard),
         }
     }
     if names.is_empty() {
@@ -56,7 +57,7 @@ pub(super) fn open(path: &Path) -> Result<Model, ModelError> {
             names: missing,
         });
     }
-    let mut model = Model::of_files(&shards)?;
+    let mut model = Model::of_files(files, &shards)?;
     let is_listed = |file: usize, tensor: &str| {
         let listed = shard_of.get(tensor).map(|shard| folder.join(shard));
         listed.is_some_and(|listed| listed == shards[file])

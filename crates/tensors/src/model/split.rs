@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::ModelError;
+use super::{Files, ModelError};
 
 /// A part of a model, by its name.
 pub(super) struct Part<'a> {
@@ -31,7 +31,7 @@ pub(super) fn part_of(name: &str) -> Option<Part<'_>> {
 }
 
 /// Returns all parts of the model that the file is one of; `None` where it is no part.
-pub(super) fn parts(path: &Path) -> Result<Option<Vec<PathBuf>>, ModelError> {
+pub(super) fn parts(files: &dyn Files, path: &Path) -> Result<Option<Vec<PathBuf>>, ModelError> {
     let name = path.file_name().and_then(|name| name.to_str());
     let Some(part) = name.and_then(part_of) else {
         return Ok(None);
@@ -43,7 +43,7 @@ pub(super) fn parts(path: &Path) -> Result<Option<Vec<PathBuf>>, ModelError> {
     } = part;
     let name = |number| format!("{stem}-{number:05}-of-{count:05}{ending}");
     let path_of = |number| path.with_file_name(name(number));
-    let is_missing = |number: &u32| matches!(path_of(*number).try_exists(), Ok(false));
+    let is_missing = |number: &u32| !files.exists(&path_of(*number));
     let missing: Vec<u32> = (1..=count).filter(is_missing).collect();
     if !missing.is_empty() {
         return Err(ModelError::Missing {

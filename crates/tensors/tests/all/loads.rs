@@ -70,7 +70,7 @@ fn model() -> (Folder, Model) {
 }
 
 fn bytes_in_file(model: &Model, tensor: &Tensor) -> Vec<u8> {
-    let file = fs::read(model.files()[tensor.info().file].file.path()).unwrap();
+    let file = fs::read(model.files()[tensor.info().file].path()).unwrap();
     let begin = tensor.info().offset as usize;
     file[begin..begin + tensor.info().len_bytes as usize].to_vec()
 }
@@ -242,7 +242,7 @@ fn a_file_that_is_not_in_the_cache_is_read_past_it() {
     let (_folder, model) = model();
     let manager = manager();
     for file in model.files() {
-        let path = file.file.path();
+        let path = file.path();
         fs::File::open(path).unwrap().sync_all().unwrap();
         let file = manager.open_file(path).unwrap();
         manager.advise(&file, Advice::DontNeed).unwrap();

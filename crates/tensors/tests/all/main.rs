@@ -6,6 +6,8 @@ mod gguf;
 mod hostile;
 mod loads;
 mod models;
+#[cfg(feature = "remote-files")]
+mod remote;
 mod safetensors;
 mod saves;
 mod slices;
