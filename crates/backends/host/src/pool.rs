@@ -9,6 +9,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 pub(crate) use crew::{Crew, Work};
+pub(crate) use limits::DIRECT_READERS;
 pub use limits::Limits;
 pub(crate) use schedule::{Extent, JobEnd, Side};
 

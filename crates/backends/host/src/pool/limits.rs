@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use transload_hal::processors;
 
+/// The threads that read one file past the system's cache, however few processors there are: they wait most of the time.
+pub(crate) const DIRECT_READERS: u32 = 4;
+
 /// Bounds of the pool of threads that copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -42,7 +45,8 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// A thread for each processor that this process may use, none on `wasm32`; 20 µs of lingering, about what a
+    /// A thread for each processor that this process may use, at least four, as many as read a file past the cache, and
+    /// none on `wasm32`; 20 µs of lingering, about what a
     /// parked thread takes to wake on the virtual machines measured (none with a single processor); 64
     /// jobs.
     fn default() -> Self {
@@ -51,7 +55,7 @@ impl Default for Limits {
             threads: if cfg!(target_family = "wasm") {
                 0
             } else {
-                processors
+                processors.max(DIRECT_READERS)
             },
             linger: if processors > 1 {
                 Duration::from_micros(20)

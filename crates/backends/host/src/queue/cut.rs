@@ -3,6 +3,7 @@
 use transload_hal::MemoryKind;
 
 use super::place::Place;
+use crate::pool::DIRECT_READERS;
 use crate::raw::Store;
 use crate::tuning::{Tuning, piece_bytes};
 
@@ -46,10 +47,15 @@ impl Cut {
             };
         }
         if src.is_file() {
-            let threads = tuning.threads().min(FILE_READERS);
-            let step = match src.is_direct(len_bytes) {
-                true => DIRECT_PIECE_BYTES.max(len_bytes.div_ceil(u64::from(u32::MAX))),
-                false => file_step(len_bytes, threads),
+            let (threads, step) = match src.is_direct(len_bytes) {
+                true => (
+                    DIRECT_READERS,
+                    DIRECT_PIECE_BYTES.max(len_bytes.div_ceil(u64::from(u32::MAX))),
+                ),
+                false => {
+                    let threads = tuning.threads().min(FILE_READERS);
+                    (threads, file_step(len_bytes, threads))
+                }
             };
             return Self {
                 step,
