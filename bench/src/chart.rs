@@ -69,7 +69,7 @@ pub(crate) fn draw(file: &Path, folder: &Path) -> Result<()> {
     let of = |field: &str| machine.get(field).map_or("?".into(), ToString::to_string);
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let caption = format!(
-        "{}: {}, {} cores, Linux; adapter: lavapipe, which is software. No real GPU was measured.",
+        "{}: {}, {} cores, Linux; adapter: lavapipe, which is software. This run had no GPU.",
         name.get(..10).unwrap_or(&name),
         of("cpu").trim_matches('"'),
         of("cores"),

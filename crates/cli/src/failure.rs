@@ -240,7 +240,7 @@ impl fmt::Display for Unread<'_> {
                 write!(
                     f,
                     "{path}: the system generates its bytes, and reports a length of 0; write them to a regular file \
-                     first, as in cat {path} > FILE, and copy that"
+                     first, as in cat {path} > FILE, and take that"
                 )
             }
             FileError::NotRegular { path, found } => {
@@ -250,18 +250,18 @@ impl fmt::Display for Unread<'_> {
                     NotRegular::Directory => f.write_str("; name a file in it"),
                     NotRegular::Pipe => write!(
                         f,
-                        "; write its bytes to a regular file first, as in cat {path} > FILE, and copy that"
+                        "; write its bytes to a regular file first, as in cat {path} > FILE, and take that"
                     ),
                     NotRegular::Device => write!(
                         f,
-                        "; write bytes of it to a regular file first, as in head -c BYTES {path} > FILE, and copy that"
+                        "; write bytes of it to a regular file first, as in head -c BYTES {path} > FILE, and take that"
                     ),
                     _ => Ok(()),
                 }
             }
             FileError::System { path, .. } if path.as_os_str() == "-" => write!(
                 f,
-                "{error}; standard input is not read: write it to a regular file first, as in cat > FILE, and copy that"
+                "{error}; standard input is not read: write it to a regular file first, as in cat > FILE, and take that"
             ),
             _ => error.fmt(f),
         }

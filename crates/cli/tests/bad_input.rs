@@ -207,13 +207,13 @@ fn the_user_is_told_what_to_do_in_place_of_what_was_refused() {
             &["copy", "/dev/null", "cpu:0"],
             2,
             "/dev/null: it is a device, not a regular file; write bytes of it to a regular file first, as in \
-             head -c BYTES /dev/null > FILE, and copy that",
+             head -c BYTES /dev/null > FILE, and take that",
         ),
         (
             &["copy", "/proc/cpuinfo", "cpu:0"],
             2,
             "/proc/cpuinfo: the system generates its bytes, and reports a length of 0; write them to a regular file \
-             first, as in cat /proc/cpuinfo > FILE, and copy that",
+             first, as in cat /proc/cpuinfo > FILE, and take that",
         ),
         (
             &["copy", "-", "cpu:0"],

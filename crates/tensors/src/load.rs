@@ -63,7 +63,7 @@ impl Loader {
     /// A tensor begins where its file has it: in safetensors files at a multiple of 8 bytes at best.
     ///
     /// # Errors
-    /// When a file is not mapped. Linux and Windows alone map files here.
+    /// When a file is not mapped. Linux and Windows alone map files here, and no system maps objects of stores.
     ///
     /// # Safety
     /// Until the last of the tensors is dropped, no program shortens the files or writes to them. Touching a page that a file

@@ -19,7 +19,7 @@ use transload::hal::{
 };
 use transload::{AllocSpec, TransferManager};
 
-use fetch::{Object, Requests};
+use fetch::{Causes, Object, Requests};
 use queue::Queue;
 
 pub(crate) use fetch::read_bytes;
@@ -80,9 +80,11 @@ impl Remote {
         most_bytes: u64,
     ) -> io::Result<(RemoteObject, Vec<u8>)> {
         let (store, path) = (Arc::clone(store), path.to_owned());
-        let (object, bytes) = self
+        let found = self
             .queue
-            .block_on(async move { Object::find(store, path, most_bytes).await })??;
+            .block_on(async move { Object::find(store, path, most_bytes).await })?;
+        let told = |error: io::Error| io::Error::new(error.kind(), Causes(&error).to_string());
+        let (object, bytes) = found.map_err(told)?;
         Ok((RemoteObject(Arc::new(object)), bytes))
     }
 }

@@ -59,8 +59,8 @@
 //! Where a driver is missing, the manager lacks only these devices: [`TransferManager::lacks`] tells why. The page
 //! [own device] lists the memories of each.
 //!
-//! So far CUDA and Metal have run on stand-ins, and adapters on software drivers: [limits]. Results of a stand-in are
-//! called simulated ([`Report::is_simulated`], `DeviceInfo::simulated`).
+//! The tests run CUDA and Metal on stand-ins, and adapters on software drivers; an H100 and an H200 have run CUDA and
+//! NVIDIA's Vulkan driver by hand: [limits]. Results of a stand-in are called simulated ([`Report::is_simulated`], `DeviceInfo::simulated`).
 //!
 //! # Features
 //! | feature | adds |

@@ -25,7 +25,7 @@ pub(super) fn read(
         return Err(HeaderError::NoModel {
             reason: format!(
                 "it does not begin as GGUF, and for safetensors its first 8 bytes would be the length of the header, \
-                 {header_bytes}, which is at most {MOST_HEADER_BYTES}"
+                 {header_bytes}, and a header has at most {MOST_HEADER_BYTES}"
             ),
         });
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use transload::{ErrorClass, MemoryId, MemoryKind, OpenError, TransferError};
+use transload::{DeviceKind, ErrorClass, MemoryId, MemoryKind, OpenError, TransferError};
 
 use crate::DType;
 
@@ -65,7 +65,7 @@ pub enum LoadError {
         limit: u64,
     },
     /// Memory in which no tensor can lie.
-    #[error("tensors cannot lie in {memory}: {}", Unfit(memory.kind))]
+    #[error("tensors cannot lie in {memory}: {}", Unfit(*memory))]
     Unfit {
         /// The memory.
         memory: MemoryId,
@@ -144,12 +144,13 @@ impl fmt::Display for NoTensor {
     }
 }
 
-struct Unfit(MemoryKind);
+struct Unfit(MemoryId);
 
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            MemoryKind::File => "save them to a file",
+        f.write_str(match (self.0.device.kind, self.0.kind) {
+            (DeviceKind::CPU, MemoryKind::File) => "save them to a file",
+            (_, MemoryKind::File) => "its bytes are read and not written",
             _ => "it holds staging slots alone",
         })
     }

@@ -247,7 +247,7 @@ impl Request {
 }
 
 /// Displays an error with those of its causes that it does not name itself.
-struct Causes<'a>(&'a dyn Error);
+pub(super) struct Causes<'a>(pub(super) &'a dyn Error);
 
 impl fmt::Display for Causes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -25,7 +25,8 @@ impl Model {
     /// A load needs a manager with this backend, or another [`Remote`].
     ///
     /// # Errors
-    /// As [`Model::open`]; and when the store does not answer requests for ranges.
+    /// As [`Model::open`]; and when the store does not answer requests for ranges. A store that does not answer ends it by
+    /// the timeouts of `object_store` alone.
     pub fn open_remote(
         remote: &Remote,
         store: &Arc<dyn ObjectStore>,

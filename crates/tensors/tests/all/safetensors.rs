@@ -195,7 +195,9 @@ fn a_header_beyond_the_file_or_the_limit_is_not_read() {
     let claims = u64::MAX.to_le_bytes();
     let error = Header::read(&claims[..], u64::MAX).unwrap_err();
     assert!(
-        error.to_string().ends_with("which is at most 100000000"),
+        error
+            .to_string()
+            .ends_with("and a header has at most 100000000"),
         "{error}"
     );
     for few in 0..8 {
