@@ -14,7 +14,7 @@ use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use transload::hal::{External, Span, read_regular};
 use transload::host::{FileError, HostFile};
-use transload::{ErrorClass, OpenError};
+use transload::{Buffer, ErrorClass, OpenError, TransferManager};
 
 use crate::{Format, Header, HeaderError, TensorInfo, Value};
 
@@ -65,6 +65,15 @@ impl ModelFile {
         }
     }
 
+    /// Takes the file into a manager once more, as a read-only buffer of all its bytes: the same file, also where another one
+    /// has taken its name meanwhile. Does not read.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors, the file was cut to nothing, or the manager has no backend for it.
+    pub fn adopt(&self, manager: &TransferManager) -> Result<Buffer, transload::Error> {
+        self.source.again()?.adopt(manager)
+    }
+
     /// How many bytes are read for rows of the file.
     pub(crate) fn read_bytes(&self, rows: impl Iterator<Item = Span> + Clone) -> u64 {
         match &self.source {
@@ -92,6 +101,14 @@ impl Source {
             source,
         })?;
         Ok(Source::Disk(HostFile::from_file(again, path, false)?))
+    }
+
+    pub(crate) fn adopt(self, manager: &TransferManager) -> Result<Buffer, transload::Error> {
+        match self {
+            Source::Disk(file) => Ok(manager.adopt_file(file)?),
+            #[cfg(feature = "remote-files")]
+            Source::Remote(object) => object.adopt(manager),
+        }
     }
 
     /// As a backend imports it.

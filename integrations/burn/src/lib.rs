@@ -123,14 +123,14 @@ impl Loader {
     }
 
     /// Opens a model: a safetensors file, a list of shards, or a folder with either. Reads the headers only. The files stay
-    /// open as long as the result exists; replace none while this call opens them.
+    /// open as long as the result exists.
     ///
     /// # Errors
     /// When there is no model at `path`, or a header is wrong.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Weights> {
         let model = Model::open(path)?;
         let files = model.files().iter();
-        let files = files.map(|of| self.manager.open_file(of.path()));
+        let files = files.map(|of| of.adopt(&self.manager));
         Ok(Weights {
             manager: self.manager.clone(),
             device: self.device.clone(),

@@ -36,7 +36,6 @@ use candle_core::{DType, Device, Error, Result, Shape, Tensor, WithDType};
 use candle_nn::var_builder::{SimpleBackend, VarBuilder};
 use half::{bf16, f16};
 pub use transload_tensors;
-use transload_tensors::transload::host::HostFile;
 use transload_tensors::transload::{
     Buffer, Conversion, Element, IntoInnerReason, Request, TransferManager,
 };
@@ -60,7 +59,10 @@ pub fn var_builder(
     device: &Device,
 ) -> Result<VarBuilder<'static>> {
     let model = Model::open(path).map_err(Error::wrap)?;
-    let files = model.files().iter().map(|of| adopt(manager, &of.file));
+    let files = model
+        .files()
+        .iter()
+        .map(|of| of.adopt(manager).map_err(Error::wrap));
     let variables = Variables {
         manager: manager.clone(),
         files: files.collect::<Result<_>>()?,
@@ -71,15 +73,6 @@ pub fn var_builder(
         dtype,
         device.clone(),
     ))
-}
-
-/// Takes a file of a model in once more: the model keeps its own open.
-fn adopt(manager: &TransferManager, own: &HostFile) -> Result<Buffer> {
-    let Some(file) = own.file() else {
-        unreachable!("a file that was opened by its path is no shared memory");
-    };
-    let file = HostFile::from_file(file.try_clone()?, own.path(), false).map_err(Error::wrap)?;
-    manager.adopt_file(file).map_err(Error::wrap)
 }
 
 struct Variables {

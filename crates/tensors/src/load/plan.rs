@@ -303,12 +303,8 @@ impl<'a> LoadPlan<'a> {
         let loader = self.load.loader;
         let library = transload::Error::from;
         let files = std::mem::take(&mut self.files).into_iter().map(|file| {
-            let file = file.map(|(file, _)| match file {
-                Source::Disk(file) => { loader.manager.adopt_file(file) }.map_err(LoadError::Open),
-                #[cfg(feature = "remote-files")]
-                Source::Remote(object) => Ok(object.adopt(&loader.manager)?),
-            });
-            file.transpose()
+            let file = file.map(|(file, _)| file.adopt(&loader.manager));
+            file.transpose().map_err(LoadError::from)
         });
         let files = files.collect::<Result<Vec<Option<Buffer>>, _>>()?;
         let arenas = self
