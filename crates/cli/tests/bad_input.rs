@@ -219,7 +219,7 @@ fn the_user_is_told_what_to_do_in_place_of_what_was_refused() {
             &["copy", "-", "cpu:0"],
             2,
             &format!(
-                "-: {missing}; standard input is not read: write it to a regular file first, as in cat > FILE, and copy \
+                "-: {missing}; standard input is not read: write it to a regular file first, as in cat > FILE, and take \
                  that"
             ),
         ),
