@@ -60,7 +60,8 @@
 //! [own device] lists the memories of each.
 //!
 //! The tests run CUDA and Metal on stand-ins, and adapters on software drivers; an H100 and an H200 have run CUDA and
-//! NVIDIA's Vulkan driver by hand: [limits]. Results of a stand-in are called simulated ([`Report::is_simulated`], `DeviceInfo::simulated`).
+//! NVIDIA's Vulkan driver by hand: [limits]. Results of a stand-in are called simulated ([`Report::is_simulated`],
+//! `DeviceInfo::simulated`).
 //!
 //! # Features
 //! | feature | adds |

@@ -46,7 +46,7 @@ use transload_tensors::{DType as FileDType, Model, ModelError};
 /// Why tensors were not loaded. Each error of a tensor has its name in the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "the texts of the errors say it")]
 pub enum Error {
     #[error("cannot open a wgpu device for burn: {0}")]
     Device(#[from] WgpuInitError),

@@ -113,6 +113,21 @@ mod tests {
     }
 
     #[test]
+    fn what_a_device_reads_goes_past_the_caches_where_threads_share_the_copy() {
+        let stores = [Store::Plain, Store::Streaming];
+        let tuning = Tuning::for_machine(crate::caches::Caches::ASSUMED, 4, &stores);
+        let memory = Place::Memory(std::ptr::null_mut());
+        let store = |len_bytes, dst| {
+            let cut = Cut::new(memory, memory, len_bytes, &tuning, 0);
+            cut.for_reader(dst, &tuning).store
+        };
+        let shared = tuning.inline_below_bytes as u64;
+        assert_eq!(store(shared, MemoryKind::Pinned), Store::Streaming);
+        assert_eq!(store(shared, MemoryKind::Pageable), Store::Plain);
+        assert_eq!(store(shared - 1, MemoryKind::Pinned), Store::Plain);
+    }
+
+    #[test]
     fn only_small_copies_between_memory_run_on_their_submitter() {
         let tuning = Tuning::default();
         let memory = Place::Memory(std::ptr::null_mut());
