@@ -43,6 +43,12 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     /// As [`AllocError`] lists.
     fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError>;
 
+    /// Returns how many bytes could be allocated in a memory now, where the system tells. May block on the driver.
+    fn available_bytes(&self, memory: MemoryId) -> Option<u64> {
+        let _ = memory;
+        None
+    }
+
     /// Makes a buffer of memory that comes from elsewhere, without copying it.
     ///
     /// # Errors

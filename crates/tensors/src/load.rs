@@ -117,6 +117,16 @@ impl Loader {
         self.arenas().retain(|arena| !arena.is_unique());
     }
 
+    /// Returns how many bytes there is room for in a memory, with what earlier loads have left.
+    fn room(&self, memory: MemoryId) -> Option<u64> {
+        let arenas = self.arenas();
+        let idle = arenas
+            .iter()
+            .filter(|arena| arena.memory() == memory && arena.is_unique());
+        let idle = idle.map(Buffer::len).sum();
+        Some(self.manager.available_bytes(memory)?.saturating_add(idle))
+    }
+
     /// Returns memory for so many bytes: some that an earlier load has left, or new memory.
     fn arena(&self, memory: MemoryId, len_bytes: u64) -> Result<Buffer, LoadError> {
         let mut arenas = self.arenas();
@@ -225,8 +235,8 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// Loads the tensors that earlier calls have left into these places, in the order of the files and each whole, so that
-    /// each place has about as many bytes as the others.
+    /// Loads the tensors that earlier calls have left into these places, in the order of the files and each whole: shares like
+    /// the memory that is free there ([`TransferManager::available_bytes`]), or equal ones where that is not known of all.
     pub fn to_shares(self, places: &[Place]) -> Load<'a> {
         let all = self.model.tensors();
         let lens = self.chosen.iter().map(|of| all[of.number].len_bytes);
@@ -234,13 +244,23 @@ impl<'a> Load<'a> {
         if places.is_empty() {
             return self.to_all(places);
         }
-        let mut before = 0u64;
+        let manager = &self.loader.manager;
+        let free = |place: &Place| self.loader.room(manager.resolve(*place).ok()?);
+        let free: Option<Vec<u64>> = places.iter().map(free).collect();
+        let free = free.filter(|free| free.iter().any(|bytes| *bytes > 0));
+        let free = free.unwrap_or_else(|| vec![1; places.len()]);
+        let all: u128 = free.iter().map(|bytes| u128::from(*bytes)).sum();
+        let (mut before, mut place, mut past) = (0u64, 0, u128::from(free[0]));
         self.to_each(|tensor| {
-            // By the middle of the tensor.
+            // By the middle of the tensor, as a part of what there is room for.
             let middle = u128::from(before) * 2 + u128::from(tensor.len_bytes);
-            let share = middle * places.len() as u128 / (u128::from(total.max(1)) * 2);
+            let middle = middle * all / (u128::from(total.max(1)) * 2);
+            while middle >= past && place + 1 < places.len() {
+                place += 1;
+                past += u128::from(free[place]);
+            }
             before = before.saturating_add(tensor.len_bytes);
-            places[(share as usize).min(places.len() - 1)]
+            places[place]
         })
     }
 
@@ -347,7 +367,7 @@ impl<'a> Load<'a> {
     ///
     /// # Errors
     /// When a file cannot be opened once more, a pattern fits no tensor, no tensor is left, a tensor has no such slice or is
-    /// not converted so, a place is not here or takes no tensors, none is named, or a memory has too little room for its
+    /// not converted so, a place is not here or takes no tensors, none is named, or a memory has too little free room for its
     /// tensors or for one of them in one allocation.
     pub fn plan(self) -> Result<LoadPlan<'a>, LoadError> {
         LoadPlan::new(self)

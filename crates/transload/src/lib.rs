@@ -176,9 +176,9 @@ pub use transload_hal::{Advice, AllocSpec, Backend, BackendId, Clock, ErrorClass
 pub mod host {
     #[cfg(target_os = "linux")]
     pub use transload_host::memory::shared::seal;
-    #[doc(hidden)]
-    pub use transload_host::partial;
     pub use transload_host::{FileError, Host, HostFile, HostOptions};
+    #[doc(hidden)]
+    pub use transload_host::{cgroup, partial};
 }
 /// Metal devices, whose [`Metal`](metal_backend::Metal) takes users' own devices and buffers in.
 #[cfg(metal)]

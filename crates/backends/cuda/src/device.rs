@@ -167,6 +167,15 @@ unsafe impl Backend for Cuda {
         memory::allocate(&self.gpus, memory, spec)
     }
 
+    /// What the driver reports as free in device memory (`cuMemGetInfo`), which opens the device.
+    fn available_bytes(&self, memory: MemoryId) -> Option<u64> {
+        let gpu = self
+            .gpus
+            .iter()
+            .find(|gpu| gpu.id.memory(transload_hal::MemoryKind::Device) == memory)?;
+        memory::free_bytes(gpu)
+    }
+
     /// Imports these externals:
     ///
     /// - [`External::Host`] into `cpu:0/pinned`. The backend locks the memory where it is and registers it with the driver

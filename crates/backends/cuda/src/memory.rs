@@ -64,6 +64,22 @@ pub(crate) fn allocate(
     }
 }
 
+/// How many bytes of a device's memory are free, with those that its pool keeps.
+pub(crate) fn free_bytes(gpu: &Gpu) -> Option<u64> {
+    let context = &gpu.open().ok()?.context;
+    context.trim();
+    let _current = context.enter().ok()?;
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: both are written.
+    unsafe {
+        context
+            .driver
+            .cuMemGetInfo_v2(&raw mut free, &raw mut total)
+    }
+    .ok()?;
+    Some(free as u64)
+}
+
 /// The largest allocation of host memory, in bytes.
 pub(crate) fn largest_pinned() -> u64 {
     pinned::largest()

@@ -115,6 +115,14 @@ unsafe impl Backend for Host {
         memory::allocate(memory, spec)
     }
 
+    /// What the system has available, in the limits of the cgroups; of files nothing is known.
+    fn available_bytes(&self, memory: MemoryId) -> Option<u64> {
+        match memory {
+            PAGEABLE | SHARED => Room::now().available_bytes,
+            _ => None,
+        }
+    }
+
     /// Imports memory and files without copying:
     ///
     /// - [`External::Host`] into `cpu:0/pageable`.

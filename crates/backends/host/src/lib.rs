@@ -21,6 +21,8 @@
 //! ```
 
 pub mod caches;
+#[doc(hidden)]
+pub mod cgroup;
 mod device;
 pub mod memory;
 #[doc(hidden)]

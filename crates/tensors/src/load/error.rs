@@ -70,16 +70,16 @@ pub enum LoadError {
         /// The memory.
         memory: MemoryId,
     },
-    /// The memory is too small.
+    /// The memory has too little room.
     #[error(
-        "the tensors take {needs} bytes, and {memory} has {has}; choose fewer, or a larger memory"
+        "the tensors take {needs} bytes, and {memory} has {has} left; choose fewer, or another memory"
     )]
     NoRoom {
         /// The memory.
         memory: MemoryId,
         /// The bytes of the tensors.
         needs: u64,
-        /// The bytes of the memory.
+        /// The bytes that are free there; of a system that does not tell, all bytes of the memory.
         has: u64,
     },
     /// A file that was not taken in.
@@ -149,7 +149,7 @@ struct Unfit(MemoryId);
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.0.device.kind, self.0.kind) {
-            (DeviceKind::CPU, MemoryKind::File) => "save them to a file",
+            (DeviceKind::CPU, kind) if kind.is_file() => "save them to a file",
             (_, MemoryKind::File) => "its bytes are read and not written",
             _ => "it holds staging slots alone",
         })

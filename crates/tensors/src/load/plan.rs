@@ -225,7 +225,8 @@ impl<'a> LoadPlan<'a> {
             self.places.push(places);
         }
         for (number, (memory, needs)) in self.memories().enumerate() {
-            match info(number).and_then(|info| info.total_bytes) {
+            let free = self.load.loader.room(memory);
+            match free.or_else(|| info(number)?.total_bytes) {
                 Some(has) if needs > has => return Err(LoadError::NoRoom { memory, needs, has }),
                 _ => {}
             }

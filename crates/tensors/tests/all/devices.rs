@@ -5,27 +5,39 @@ use std::sync::Arc;
 use std::thread;
 
 use proptest::prelude::*;
-use transload_tensors::transload::{Place, StagingBudget, TransferManager};
+use transload_tensors::transload::{AllocSpec, Place, StagingBudget, TransferManager};
 use transload_tensors::{LoadError, Loader, Model, Tensor};
 use transload_testkit::sim::{Completion, HostSide, Sim};
 use transload_testkit::topology;
 
 use crate::files::{Folder, safetensors};
 
-/// A manager of this host and of a device with so much memory, whose allocations have at most so many bytes.
+/// A manager of this host and of two devices with so much memory each, whose allocations have at most so many bytes.
 pub(crate) fn manager(memory_bytes: u64, max_alloc_bytes: u64) -> TransferManager {
-    let link = |src: &str| {
+    let link = |src: &str, device: &str| {
         format!(
             r#"
             [[link]]
             src = "{src}"
-            dst = "sim:0/device"
-            engine = "sim:0#0"
+            dst = "{device}/device"
+            engine = "{device}#0"
             class = "pcie"
             both = true
-            back_engine = "sim:0#1"
+            back_engine = "{device}#1"
             latency_ns = 1000
             bytes_per_second = 10_000_000_000
+            "#
+        )
+    };
+    let device = |device: &str| {
+        let links = link("cpu:0/pinned", device) + &link("cpu:0/pageable", device);
+        format!(
+            r#"
+            [[device]]
+            id = "{device}"
+            name = "device"
+            memory = [{{ kind = "device", memory_bytes = {memory_bytes}, max_alloc_bytes = {max_alloc_bytes} }}]
+            {links}
             "#
         )
     };
@@ -40,14 +52,10 @@ pub(crate) fn manager(memory_bytes: u64, max_alloc_bytes: u64) -> TransferManage
             {{ kind = "pageable", memory_bytes = 8_000_000_000 }},
             {{ kind = "pinned", memory_bytes = 8_000_000_000 }},
         ]
-        [[device]]
-        id = "sim:0"
-        name = "device"
-        memory = [{{ kind = "device", memory_bytes = {memory_bytes}, max_alloc_bytes = {max_alloc_bytes} }}]
         {}{}
         "#,
-        link("cpu:0/pinned"),
-        link("cpu:0/pageable")
+        device("sim:0"),
+        device("sim:1")
     );
     let machine = topology::from_str(&machine).unwrap();
     let sim = Sim::builder(&machine)
@@ -130,19 +138,33 @@ fn a_device_that_is_too_small_is_told_before_anything_is_read() {
     assert!(matches!(error, LoadError::NoRoom { .. }));
     assert_eq!(
         error.to_string(),
-        "the tensors take 4194304 bytes, and sim:0/device has 3145728; choose fewer, or a larger memory"
+        "the tensors take 4194304 bytes, and sim:0/device has 3145728 left; choose fewer, or another memory"
     );
-    let shares = loader
-        .load(&model)
-        .to_shares(&[place("sim:0"), place("cpu:0")]);
-    assert_eq!(
-        shares
+    // Shares are like the room that is left.
+    let places = ["sim:0", "sim:1"].map(place);
+    let used = manager
+        .allocate(places[0], AllocSpec::bytes(2 << 20))
+        .unwrap();
+    let sim = used.memory();
+    assert_eq!(manager.available_bytes(sim), Some(1 << 20));
+    let shares = |lens: [u64; 2]| {
+        let plan = loader.load(&model).to_shares(&places).plan().unwrap();
+        assert_eq!(plan.memories().map(|of| of.1).collect::<Vec<_>>(), lens);
+        let tensors = plan
             .start()
             .unwrap()
-            .filter(|tensor| tensor.is_ok())
-            .count(),
-        4
-    );
+            .collect::<Result<Vec<Tensor>, _>>()
+            .unwrap();
+        assert_eq!(tensors.len(), 4);
+        tensors
+    };
+    let tensors = shares([1 << 20, 3 << 20]);
+    assert_eq!(manager.available_bytes(sim), Some(0));
+    drop(tensors);
+    // Nothing is free, but what the loader keeps.
+    shares([1 << 20, 3 << 20]);
+    drop(used);
+    shares([2 << 20, 2 << 20]);
 }
 
 #[test]

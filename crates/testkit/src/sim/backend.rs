@@ -30,6 +30,11 @@ unsafe impl Backend for Sim {
         self.shared.inventory.clone()
     }
 
+    fn available_bytes(&self, memory: MemoryId) -> Option<u64> {
+        let used = self.use_of(memory)?;
+        (used.total_bytes < u64::MAX).then(|| used.total_bytes - used.live_bytes)
+    }
+
     fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
         let struck = self.strike(Call::Allocate, Some(memory));
         let pool = self

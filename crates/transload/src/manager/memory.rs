@@ -21,6 +21,13 @@ use crate::{Buffer, Error, GuardError, PlaceError, ShareError};
 use super::{Placed, TransferManager};
 
 impl TransferManager {
+    /// Returns how many bytes could be allocated in a memory now, where its system tells: the host's does, in the limits of the
+    /// process's cgroups, and CUDA's driver. May block on the driver.
+    pub fn available_bytes(&self, memory: MemoryId) -> Option<u64> {
+        let backend = self.backend_of(memory)?;
+        guarded(|| backend.available_bytes(memory)).ok().flatten()
+    }
+
     /// Allocates memory at a place. Its first content is unspecified. Where there is no room, the manager frees its
     /// idle staging slots on the device and tries once more.
     ///

@@ -3,6 +3,8 @@
 
 use transload_hal::{AllocError, ErrorClass, Fault, MemoryId};
 
+use crate::cgroup::Memory;
+
 /// Allocations of at least this length are compared with the memory that is left. For smaller ones,
 /// asking the system (about 20 µs) costs more than the check is worth.
 const ASK_FROM_BYTES: u64 = 1 << 20;
@@ -21,7 +23,18 @@ pub(crate) struct Room {
 impl Room {
     /// Reads the current values from the system.
     pub(crate) fn now() -> Room {
-        Room::of(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
+        let machine = Room::of(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
+        Memory::of_process().fold(machine, Room::within)
+    }
+
+    /// The same in the limit of a cgroup, beyond which the system kills the process.
+    fn within(self, group: Memory) -> Room {
+        let least = |of: Option<u64>, limit| Some(of.map_or(limit, |bytes| bytes.min(limit)));
+        Room {
+            total_bytes: least(self.total_bytes, group.limit_bytes),
+            limit_bytes: least(self.limit_bytes, group.limit_bytes),
+            available_bytes: least(self.available_bytes, group.available_bytes),
+        }
     }
 
     fn of(meminfo: &str) -> Room {
@@ -101,6 +114,22 @@ mod tests {
         assert_eq!(room.limit_bytes, Some(120 << 10));
         assert_eq!(room.available_bytes, Some(48 << 10));
         assert_eq!(Room::of("no such thing"), Room::default());
+    }
+
+    #[test]
+    fn a_group_of_processes_limits_what_the_machine_has() {
+        let limited = |limit_bytes, available_bytes| {
+            Room::of(TEXT).within(Memory {
+                limit_bytes,
+                available_bytes,
+            })
+        };
+        let few = limited(1000, 10);
+        assert_eq!(
+            (few.total_bytes, few.available_bytes),
+            (Some(1000), Some(10))
+        );
+        assert_eq!(limited(u64::MAX, u64::MAX), Room::of(TEXT));
     }
 
     #[test]

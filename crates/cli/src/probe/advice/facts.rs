@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use transload::hal::DeviceInfo;
+use transload::host::cgroup;
 use transload::{DeviceKind, PciAddress};
 
 /// Facts about a machine and about what it lets this process do.
@@ -95,7 +96,7 @@ impl Facts {
             is_gpu && device.pci.is_none()
         });
         let status = text(&root.join("proc/self/status")).unwrap_or_default();
-        let groups = groups(root);
+        let groups = cgroup::folders(root);
         Facts {
             // A device without an address may be any of the bus.
             unused: match unknown {
@@ -110,7 +111,7 @@ impl Facts {
             processors: allowed(&status, "Cpus_allowed_list:"),
             memory_nodes: allowed(&status, "Mems_allowed_list:"),
             quota: least(groups.iter().filter_map(|group| quota(group))),
-            memory_limit: groups.iter().filter_map(|group| memory_limit(group)).min(),
+            memory_limit: groups.iter().filter_map(|group| cgroup::limit(group)).min(),
             wanted_bytes,
         }
     }
@@ -266,27 +267,6 @@ fn numbers(list: &str) -> impl Iterator<Item = u32> {
     ranges.flatten()
 }
 
-/// The folders of the cgroups of this process and of those above them, of either version of cgroups. In a container the
-/// topmost is its own, whatever it is called outside (`cgroups(7)`).
-fn groups(root: &Path) -> Vec<PathBuf> {
-    let mount = root.join("sys/fs/cgroup");
-    let mut groups = Vec::new();
-    let lines = text(&root.join("proc/self/cgroup")).unwrap_or_default();
-    for line in lines.lines() {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
-            continue;
-        };
-        // A path with `..` is outside the mount.
-        let path = if path.contains("..") { "" } else { path };
-        for controller in controllers.split(',') {
-            let above = Path::new(path.trim_start_matches('/')).ancestors();
-            groups.extend(above.map(|path| mount.join(controller).join(path)));
-        }
-    }
-    groups
-}
-
 /// `cpu.max` has the time in each period, or `max`, and the period. The older version has a file for each.
 fn quota(group: &Path) -> Option<f64> {
     let old = || {
@@ -299,13 +279,6 @@ fn quota(group: &Path) -> Option<f64> {
     // -1 is no quota.
     let [quota, period]: [u64; 2] = [quota.parse().ok()?, period.parse().ok()?];
     (period > 0).then(|| quota as f64 / period as f64)
-}
-
-fn memory_limit(group: &Path) -> Option<u64> {
-    let files = ["memory.max", "memory.limit_in_bytes"];
-    files
-        .iter()
-        .find_map(|file| text(&group.join(file))?.parse().ok())
 }
 
 fn least(values: impl Iterator<Item = f64>) -> Option<f64> {
