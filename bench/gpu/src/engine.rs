@@ -318,7 +318,7 @@ impl Party {
         let loader = Loader::new(&self.manager);
         let model = Model::open(&weights.path)?;
         let plan = loader.load(&model).to(place).plan()?;
-        let way = plan.explain()?.chosen.to_string();
+        let way = plan.explain()?[0].chosen.to_string();
         // There already, so that the check poisons memory that is used again.
         let first = plan.start()?.collect::<Result<Vec<Tensor>, _>>()?;
         let loaded = Rc::new(RefCell::new(first));

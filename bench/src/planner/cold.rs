@@ -62,9 +62,7 @@ fn keys(machine: &Topology) -> Vec<PlanKey> {
         .iter()
         .flat_map(|src| memories.iter().map(move |dst| (*src, *dst)));
     pairs
-        .filter(|(src, dst)| {
-            src != dst && src.kind != MemoryKind::File && dst.kind != MemoryKind::File
-        })
+        .filter(|(src, dst)| src != dst && !src.kind.is_file() && !dst.kind.is_file())
         .map(|(src, dst)| PlanKey::copy(src, dst))
         .filter(|key| plan(machine, key, &Limits::default(), &|_| None).is_ok())
         .collect()

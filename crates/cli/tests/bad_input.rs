@@ -264,7 +264,7 @@ fn the_user_is_told_what_to_do_in_place_of_what_was_refused() {
         ),
         (
             "cpu:0/pinned",
-            "error: there is no memory cpu:0/pinned here; cpu:0 has: pageable, shared, file; CUDA devices bring pinned \
+            "error: there is no memory cpu:0/pinned here; cpu:0 has: pageable, shared, file, disk; CUDA devices bring pinned \
              memory: no CUDA driver: ",
         ),
     ] {

@@ -31,7 +31,7 @@ fn devices_lists_the_host_and_says_why_others_are_absent() {
             "uuid"
         ]
     );
-    let memories = json!(["cpu:0/pageable", "cpu:0/shared", "cpu:0/file"]);
+    let memories = json!(["cpu:0/pageable", "cpu:0/shared", "cpu:0/file", "cpu:0/disk"]);
     assert_eq!(host["memories"], memories);
     assert_eq!(
         (&host["id"], &host["backend"]),

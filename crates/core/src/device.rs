@@ -118,11 +118,13 @@ pub enum MemoryKind {
     Shared,
     /// A file, reached by positioned reads and writes.
     File,
+    /// A file whose bytes are read past the system's cache, from the disk.
+    Disk,
 }
 
 impl MemoryKind {
     /// Every kind, in the order of declaration.
-    pub const ALL: [MemoryKind; 9] = [
+    pub const ALL: [MemoryKind; 10] = [
         MemoryKind::Pageable,
         MemoryKind::Pinned,
         MemoryKind::Device,
@@ -132,7 +134,13 @@ impl MemoryKind {
         MemoryKind::Readback,
         MemoryKind::Shared,
         MemoryKind::File,
+        MemoryKind::Disk,
     ];
+
+    /// Returns whether the memory is a file, whose bytes have no addresses.
+    pub const fn is_file(self) -> bool {
+        matches!(self, MemoryKind::File | MemoryKind::Disk)
+    }
 
     /// Returns whether a device works on the memory for its users while other engines reach it in place. The device is
     /// then asked to [make it visible](crate::StepKind::MakeVisible) before they touch it.
@@ -161,6 +169,7 @@ impl MemoryKind {
             MemoryKind::Readback => "readback",
             MemoryKind::Shared => "shared",
             MemoryKind::File => "file",
+            MemoryKind::Disk => "disk",
         }
     }
 }

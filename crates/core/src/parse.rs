@@ -22,7 +22,7 @@ pub enum ParseError {
     },
     /// Not a memory.
     #[error(
-        "{text:?} is not a memory: pageable, pinned, device, managed, mapped, upload, readback, shared or file, as in cpu:0/shared"
+        "{text:?} is not a memory: pageable, pinned, device, managed, mapped, upload, readback, shared, file or disk, as in cpu:0/shared"
     )]
     Memory {
         /// What was written.

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use transload_core::defaults::{LINK_DEPTH, file_cost, memory_cost};
+use transload_core::defaults::{LINK_DEPTH, file_cost, link_cost, memory_cost};
 use transload_core::{
     Access, BackendId, Curve, DeviceId, EngineId, Link, LinkClass, LinkId, MemoryId, MemoryKind,
     Name,
@@ -18,11 +18,12 @@ pub const HOST_ENGINE: EngineId = EngineId {
 };
 
 /// The kinds of host memory. Backends provide some of them.
-pub const HOST_KINDS: [MemoryKind; 4] = [
+pub const HOST_KINDS: [MemoryKind; 5] = [
     MemoryKind::Pageable,
     MemoryKind::Pinned,
     MemoryKind::Shared,
     MemoryKind::File,
+    MemoryKind::Disk,
 ];
 
 /// The kinds of host memory that have addresses, so that a device may reach them in place.
@@ -101,13 +102,12 @@ pub fn processors() -> u32 {
 }
 
 fn link(src: MemoryId, dst: MemoryId, access: Access, memory_cost: &Curve) -> Link {
-    let is_file = [src.kind, dst.kind].contains(&MemoryKind::File);
-    let (class, cost) = match is_file {
-        true => (
-            LinkClass::Storage,
-            Curve::from(file_cost(dst.kind == MemoryKind::File)),
-        ),
-        false => (LinkClass::Local, memory_cost.clone()),
+    let is_file = src.kind.is_file() || dst.kind.is_file();
+    let (class, cost) = match (src.kind, dst.kind) {
+        (_, to) if to.is_file() => (LinkClass::Storage, file_cost(true).into()),
+        (MemoryKind::Disk, _) => (LinkClass::Storage, link_cost(LinkClass::Storage).into()),
+        (MemoryKind::File, _) => (LinkClass::Storage, file_cost(false).into()),
+        _ => (LinkClass::Local, memory_cost.clone()),
     };
     Link {
         id: LinkId {
@@ -199,8 +199,9 @@ mod tests {
             for link in host_links(&[declared], &HOST_KINDS) {
                 let LinkId { src, dst, .. } = link.id;
                 let (cost, depth) = match (src.kind, dst.kind) {
+                    (_, to) if to.is_file() => (Curve::from(file_cost(true)), LINK_DEPTH),
                     (MemoryKind::File, _) => (Curve::from(file_cost(false)), LINK_DEPTH),
-                    (_, MemoryKind::File) => (Curve::from(file_cost(true)), LINK_DEPTH),
+                    (MemoryKind::Disk, _) => (link_cost(LinkClass::Storage).into(), LINK_DEPTH),
                     _ => (memory_cost(processors()), 1),
                 };
                 let told = src.to_string() + " > " + &dst.to_string();

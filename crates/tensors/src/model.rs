@@ -14,7 +14,7 @@ use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use transload::hal::{External, Span, read_regular};
 use transload::host::{FileError, HostFile};
-use transload::{Buffer, ErrorClass, OpenError, TransferManager};
+use transload::{Buffer, ErrorClass, MemoryId, OpenError, TransferManager};
 
 use crate::{Format, Header, HeaderError, TensorInfo, Value};
 
@@ -117,6 +117,14 @@ impl Source {
             Source::Disk(file) => External::object(file),
             #[cfg(feature = "remote-files")]
             Source::Remote(object) => External::object(object),
+        }
+    }
+
+    pub(crate) fn memory(&self) -> MemoryId {
+        match self {
+            Source::Disk(file) => file.memory(),
+            #[cfg(feature = "remote-files")]
+            Source::Remote(_) => crate::remote::MEMORY,
         }
     }
 

@@ -14,7 +14,12 @@ use crate::queue::Way;
 use crate::raw::{CUdevice, CUdevice_P2PAttribute, CallError, Driver};
 
 /// The host memories that the host backend provides.
-const HOST_KINDS: [MemoryKind; 3] = [MemoryKind::Pageable, MemoryKind::Shared, MemoryKind::File];
+const HOST_KINDS: [MemoryKind; 4] = [
+    MemoryKind::Pageable,
+    MemoryKind::Shared,
+    MemoryKind::File,
+    MemoryKind::Disk,
+];
 
 /// Host memory that a device reaches if it walks the host's page tables.
 const WALKED_KINDS: [MemoryKind; 2] = [MemoryKind::Pageable, MemoryKind::Shared];

@@ -254,8 +254,8 @@ fn links_to_managed_memory_say_what_they_are() {
         }
     }
     // The device copies within itself, to its own memory and to pinned memory; the host copies to pageable memory,
-    // shared memory and files.
-    assert_eq!(count, 1 + 2 + 2 + 6);
+    // shared memory, files and disks.
+    assert_eq!(count, 1 + 2 + 2 + 8);
     let is_by_host = |link: &transload_hal::Link| link.id.engine.device != managed(0).device;
     let pinned_by_host = works
         .cuda

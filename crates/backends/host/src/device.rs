@@ -12,7 +12,7 @@ use transload_hal::{
 };
 
 use crate::memory::room::Room;
-use crate::memory::{self, FILE, PAGEABLE, SHARED};
+use crate::memory::{self, DISK, FILE, PAGEABLE, SHARED};
 use crate::pool::Limits;
 use crate::queue::{Queue, is_reached};
 use crate::tuning::Tuning;
@@ -276,6 +276,9 @@ fn inventory() -> Inventory {
     }
     if memory::HAS_FILES {
         memories.push(memory(FILE, None, 1, true));
+    }
+    if memory::HAS_DISK {
+        memories.push(memory(DISK, None, 1, true));
     }
     let own = memories
         .iter()

@@ -4,7 +4,6 @@
 mod alias;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod arena;
-#[cfg(target_os = "linux")]
 pub(crate) mod direct;
 mod exchange;
 pub mod file;
@@ -42,10 +41,15 @@ pub const SHARED: MemoryId = DeviceId::CPU0.memory(MemoryKind::Shared);
 /// `cpu:0/file`: files, by positioned reads and writes.
 pub const FILE: MemoryId = DeviceId::CPU0.memory(MemoryKind::File);
 
+/// `cpu:0/disk`: files that are read past the system's cache ([`HostFile::read_directly`]), and written as other files.
+pub const DISK: MemoryId = DeviceId::CPU0.memory(MemoryKind::Disk);
+
 /// Whether this system has shared memory with handles that this backend can make.
 pub(crate) const HAS_SHARED: bool = cfg!(any(target_os = "linux", target_os = "android", windows));
 /// Whether this system has files.
 pub(crate) const HAS_FILES: bool = cfg!(any(unix, windows));
+/// Whether this system reads files past its cache.
+pub(crate) const HAS_DISK: bool = cfg!(any(target_os = "linux", target_vendor = "apple", windows));
 
 /// Allocates in any of the host's memories.
 pub(crate) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
@@ -60,7 +64,7 @@ pub(crate) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, All
         }
         #[cfg(any(target_os = "linux", target_os = "android", windows))]
         SHARED => SharedMemory::allocate(memory, spec).map(|shared| shared.into_buffer(memory)),
-        FILE => {
+        FILE | DISK if HAS_FILES && (memory == FILE || HAS_DISK) => {
             check_alignment(memory, spec.alignment, 1, heap::MAX_ALIGNMENT)?;
             let failed = |error: FileError| match error {
                 FileError::TooLong {
@@ -77,9 +81,12 @@ pub(crate) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, All
                     fault: error.to_fault(),
                 },
             };
-            HostFile::temporary(spec.len_bytes)
-                .map(file_buffer)
-                .map_err(failed)
+            let file = HostFile::temporary(spec.len_bytes).map_err(failed)?;
+            let refused = |what: String| AllocError::Unsupported {
+                memory,
+                what: what.into(),
+            };
+            file_buffer(memory, file).map_err(refused)
         }
         #[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
         SHARED => Err(AllocError::Unsupported {
@@ -91,19 +98,28 @@ pub(crate) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, All
     }
 }
 
-/// The buffer of a file's range.
-pub(crate) fn file_buffer(file: HostFile) -> Buffer {
+/// Makes the buffer of a file's range in a memory of files, or tells why it is not read so.
+pub(crate) fn file_buffer(memory: MemoryId, mut file: HostFile) -> Result<Buffer, String> {
+    match memory {
+        DISK => { file.read_directly() }.map_err(|error| {
+            format!(
+                "{} is not read past the cache: {error}",
+                file.path().display()
+            )
+        })?,
+        _ => file.read_through_cache(),
+    }
     let info = StorageInfo {
         id: file.storage_id(),
         base: file.span().offset,
         len_bytes: file.span().len,
-        memory: FILE,
+        memory,
         backend: HOST,
         writable: file.is_writable(),
         host: None,
     };
     // SAFETY: there is no host span; the identity is the file's own.
-    unsafe { Buffer::new(info, Box::new(file)) }
+    Ok(unsafe { Buffer::new(info, Box::new(file)) })
 }
 
 #[cfg(test)]

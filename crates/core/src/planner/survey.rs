@@ -11,7 +11,7 @@ use crate::defaults::{
 use crate::estimate::Line;
 use crate::{
     BackendId, Correction, Curve, DeviceId, EngineId, Link, LinkClass, LinkId, MemoryInfo,
-    MemoryKind, Topology, Transformer,
+    Topology, Transformer,
 };
 
 /// Exponents of the chunk sizes that are considered: powers of two from [`MIN_CHUNK_BYTES`] to the largest of any way.
@@ -354,7 +354,7 @@ impl Survey {
         }
         let converts = |hop: &&Hop| {
             let LinkId { engine, dst, .. } = hop.link.id;
-            engine.device == DeviceId::CPU0 && dst.kind != MemoryKind::File
+            engine.device == DeviceId::CPU0 && !dst.kind.is_file()
         };
         let first = copies().next().filter(|(_, hop)| !converts(hop));
         if let (Purpose::Convert, Some((hop, _))) = (self.key.purpose, first) {

@@ -177,7 +177,7 @@ fn add_memory(all: &mut Draft, device: DeviceId, entry: &MemoryEntry) -> Result<
         alignment,
         host_addressable: entry
             .host_addressable
-            .unwrap_or(!matches!(kind, MemoryKind::Device | MemoryKind::File)),
+            .unwrap_or(!kind.is_file() && kind != MemoryKind::Device),
         staging: entry.staging.unwrap_or(kind == MemoryKind::Pinned),
     });
     Ok(())

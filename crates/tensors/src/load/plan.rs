@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use transload::hal::MemoryInfo;
 use transload::host::HostFile;
-use transload::{
-    Buffer, DeviceId, Explanation, MemoryId, MemoryKind, OnFailure, Place, Region, Request,
-};
+use transload::{Buffer, Explanation, MemoryId, OnFailure, Place, Region, Request};
 
 use super::part::{Bytes, Part, Ranges, split_along};
 use super::run::{Limits, MOST_RUN_BYTES, Run};
@@ -177,7 +175,7 @@ impl<'a> LoadPlan<'a> {
     fn number(&mut self, place: Place) -> Result<usize, LoadError> {
         let found = self.load.loader.manager.resolve(place);
         let memory = found.map_err(transload::Error::from)?;
-        if let MemoryKind::File | MemoryKind::Upload | MemoryKind::Readback = memory.kind {
+        if memory.kind.is_file() || memory.kind.takes_turns() {
             return Err(LoadError::Unfit { memory });
         }
         let known = self.memories.iter().position(|other| *other == memory);
@@ -279,21 +277,31 @@ impl<'a> LoadPlan<'a> {
         self.places.iter().map(Vec::len).sum()
     }
 
-    /// Explains the way of the bytes from the files to the first memory, with the predicted time of all bytes of the load as
-    /// one transfer, and what bounds it. The prediction is for files in the system's cache.
+    /// Explains the way of the bytes from the files to the first memory, with the predicted time of all bytes as one transfer,
+    /// and what bounds it: for each memory that has files, as those in the system's cache and those on the disk. For files that
+    /// are read from the disk through the cache ([`Reading::ThroughCache`]) the prediction is that of cached ones.
     ///
     /// # Errors
     /// When no way leads from files to the memory.
-    pub fn explain(&self) -> Result<Explanation, LoadError> {
+    pub fn explain(&self) -> Result<Vec<Explanation>, LoadError> {
+        let files = self.load.model.files();
+        let mut read: Vec<(MemoryId, u64)> = Vec::new();
+        for run in &self.runs {
+            let Some((source, _)) = &self.files[run.file] else {
+                unreachable!("each file of a run was opened");
+            };
+            let (memory, bytes) = (source.memory(), run.bytes.read_bytes(&files[run.file]));
+            match read.iter_mut().find(|of| of.0 == memory) {
+                Some(of) => of.1 = of.1.saturating_add(bytes),
+                None => read.push((memory, bytes)),
+            }
+        }
         let manager = &self.load.loader.manager;
-        let files = match self.load.model.files()[self.runs[0].file].source {
-            Source::Disk(_) => DeviceId::CPU0.memory(MemoryKind::File),
-            #[cfg(feature = "remote-files")]
-            Source::Remote(_) => crate::remote::MEMORY,
+        let explain = |(from, bytes): (MemoryId, u64)| {
+            let explained = manager.explain_places(from.into(), self.memories[0].into(), bytes);
+            Ok(explained.map_err(transload::Error::from)?)
         };
-        let explained =
-            manager.explain_places(files.into(), self.memories[0].into(), self.read_bytes());
-        Ok(explained.map_err(transload::Error::from)?)
+        read.into_iter().map(explain).collect()
     }
 
     /// Starts the load.

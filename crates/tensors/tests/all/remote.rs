@@ -121,7 +121,7 @@ fn a_model_of_a_store_arrives_in_any_memory() {
     let loader = Loader::new(&net.manager);
     let plan = loader.load(&model).plan().unwrap();
     assert_eq!(plan.files().next().unwrap().1, &Reading::Remote);
-    let explained = plan.explain().unwrap().to_string();
+    let explained = plan.explain().unwrap()[0].to_string();
     assert!(explained.contains("remote:0/file"), "{explained}");
     let error = loader.load(&model).dtype(DType::F16).plan().unwrap_err();
     assert_eq!(error.class(), ErrorClass::Unsupported, "{error}");

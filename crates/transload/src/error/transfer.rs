@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::fmt;
 
-use transload_core::{BackendId, DeviceId, MemoryId, MemoryKind, NoPlan, PlanKey, Span};
+use transload_core::{BackendId, DeviceId, MemoryId, NoPlan, PlanKey, Span};
 use transload_hal::{ErrorClass, Fault, ImportError};
 
 use super::forked::{FORKED, Forked};
@@ -278,7 +278,7 @@ struct Writable(MemoryId);
 impl fmt::Display for Writable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.kind {
-            MemoryKind::File => f.write_str(
+            kind if kind.is_file() => f.write_str(
                 ": `open_file` opens a file for reading; to write one that exists, open it with \
                  `HostFile::open_writable`, and take it in with `adopt_file`",
             ),

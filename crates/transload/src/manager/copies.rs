@@ -176,7 +176,7 @@ impl TransferManager {
         dst: &'a mut [MaybeUninit<u8>],
     ) -> Result<(&'a mut [u8], Report), TransferError> {
         let src = src.into();
-        if src.buffer.memory().kind == MemoryKind::File {
+        if src.buffer.memory().kind.is_file() {
             // Positioned reads of the standard library take `&mut [u8]`.
             dst.fill(MaybeUninit::zeroed());
         }

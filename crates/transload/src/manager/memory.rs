@@ -282,7 +282,7 @@ impl TransferManager {
         if let (Some(from), Some(to)) = (from, to) {
             // Another process may truncate or write a file while it is mapped, so only the caller can promise that none
             // does (`map_file`).
-            let is_file = src.kind == MemoryKind::File;
+            let is_file = src.kind.is_file();
             for &kind in HANDED_ON {
                 if is_file && matches!(kind, ExternalKind::File | ExternalKind::Win32) {
                     reasons.push(

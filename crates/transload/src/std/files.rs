@@ -65,7 +65,7 @@ impl TransferManager {
         }
     }
 
-    /// Takes in an open file, or a range of one, as a buffer in `cpu:0/file`. [`Buffer::into_inner`] gives the
+    /// Takes in an open file, or a range of one, as a buffer in [its memory](HostFile::memory). [`Buffer::into_inner`] gives the
     /// [`HostFile`] back.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl TransferManager {
         let path = file.path().display().to_string();
         // SAFETY: a file that is read and written by position asks nothing of the caller: accesses by other code show
         // as other bytes or as an error.
-        let buffer = unsafe { self.import(FILE.into(), External::Object(Box::new(file))) };
+        let buffer = unsafe { self.import(file.memory().into(), External::Object(Box::new(file))) };
         buffer.map_err(|source| OpenError::Manager {
             path,
             source: Box::new(source),

@@ -1,29 +1,33 @@
 //! Reads past the system's cache: of files whose bytes it does not have, at the rate of the disk and with little work for the
-//! processor. Each call has a ring of io_uring with a few reads in flight, or where the system refuses one, reads one after
-//! the other.
+//! processor. Each call has a ring with a few reads in flight, of Linux's io_uring or of Windows' overlapped reads. Where the
+//! system has none or refuses it, the call reads one piece after the other.
 
+#[cfg_attr(windows, path = "direct/overlapped.rs")]
 #[cfg_attr(
     not(any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "riscv64"
+        windows,
+        all(
+            target_os = "linux",
+            any(
+                target_arch = "x86_64",
+                target_arch = "aarch64",
+                target_arch = "riscv64"
+            )
+        )
     )),
     path = "direct/no_ring.rs"
 )]
 mod ring;
 
-use std::fs::{File, OpenOptions};
-use std::hash::{BuildHasher, RandomState};
+use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::{Mutex, MutexGuard};
 
-use rustix::mm::{Advice, madvise};
-use transload_hal::{Conversion, Span};
+use transload_hal::{AllocSpec, Conversion, Span};
 
-use super::heap::HUGE_PAGE;
-use super::mapping::Mapping;
+use super::PAGEABLE;
+use super::file::read_at;
+use super::heap::HeapMemory;
 use crate::raw;
 
 use ring::Ring;
@@ -42,20 +46,19 @@ const READ_BYTES: u64 = 2 << 20;
 /// Reads in flight of a call.
 const DEPTH: usize = 4;
 
+/// The pages of a call.
+const PAGES_BYTES: u64 = DEPTH as u64 * READ_BYTES;
+
 impl Direct {
     /// Opens the file once more, past the cache.
     ///
     /// # Errors
     /// When the file system has no such reads, which some tell at the first one.
     pub(crate) fn open(file: &File) -> io::Result<Direct> {
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let direct = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_DIRECT)
-            .open(path)?;
+        let direct = reopened(file)?;
         #[repr(align(4096))]
         struct Page([u8; ALIGN as usize]);
-        direct.read_at(&mut Page([0; ALIGN as usize]).0, 0)?;
+        read_at(&direct, &mut Page([0; ALIGN as usize]).0, 0)?;
         Ok(Direct(direct))
     }
 
@@ -79,12 +82,57 @@ impl Direct {
                     false
                 }
             },
+            // The standard library ends the process where two threads read through one such handle.
+            None if cfg!(windows) => false,
             // SAFETY: as above.
             None => unsafe { wanted.in_turn(&self.0, pages) },
         };
         reader.give_back();
         is_read
     }
+}
+
+/// Linux takes reads of whole blocks alone from such a descriptor.
+#[cfg(target_os = "linux")]
+fn reopened(file: &File) -> io::Result<File> {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::OpenOptionsExt;
+    std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Apple's systems have one such flag for all descriptors that share a position, so short reads pass the cache too.
+#[cfg(target_vendor = "apple")]
+fn reopened(file: &File) -> io::Result<File> {
+    rustix::fs::fcntl_nocache(file, true)?;
+    file.try_clone()
+}
+
+/// Windows takes reads of whole sectors alone from such a handle.
+#[cfg(windows)]
+fn reopened(file: &File) -> io::Result<File> {
+    use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+    use windows_sys::Win32::Foundation::{GENERIC_READ, INVALID_HANDLE_VALUE};
+    use windows_sys::Win32::Storage::FileSystem::{
+        FILE_FLAG_NO_BUFFERING, FILE_FLAG_OVERLAPPED, FILE_SHARE_DELETE, FILE_SHARE_READ,
+        FILE_SHARE_WRITE, ReOpenFile,
+    };
+    let shared = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
+    let flags = FILE_FLAG_NO_BUFFERING | FILE_FLAG_OVERLAPPED;
+    // SAFETY: the handle is open; a new one comes back.
+    let handle = unsafe { ReOpenFile(file.as_raw_handle(), GENERIC_READ, shared, flags) };
+    if handle == INVALID_HANDLE_VALUE {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the handle is new, and nothing else closes it.
+    Ok(unsafe { OwnedHandle::from_raw_handle(handle) }.into())
+}
+
+#[cfg(not(any(target_os = "linux", target_vendor = "apple", windows)))]
+fn reopened(_: &File) -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Said of a ring that the system serves no more: descriptors that the program closed, a filter of calls that came later.
@@ -95,7 +143,7 @@ struct Reader {
     ring: Option<Ring>,
     /// Where bytes go first: huge pages if the system has them. Of small ones, as the places of most bytes are, a disk takes
     /// 1 MiB at a time (`max_segments`): to read to these and copy takes half as long as to read there.
-    pages: Mapping,
+    pages: HeapMemory,
     /// The process that made it. A child of `fork` has the parent's rings, and would take the parent's bytes.
     process: u32,
 }
@@ -133,20 +181,17 @@ impl Reader {
     }
 
     fn new() -> io::Result<Reader> {
-        let len = DEPTH * READ_BYTES as usize;
-        let pages = Mapping::anonymous(len, HUGE_PAGE)?;
-        // Where it is refused, pages stay small.
-        // SAFETY: advice about pages of our own.
-        let _ = unsafe { madvise(pages.start().as_ptr().cast(), len, Advice::LinuxHugepage) };
+        let spec = AllocSpec::bytes(PAGES_BYTES).with_huge_pages();
+        let pages = HeapMemory::allocate(PAGEABLE, &spec.aligned(ALIGN));
         Ok(Reader {
             ring: Ring::new(),
-            pages,
+            pages: pages.map_err(|_| io::ErrorKind::OutOfMemory)?,
             process: std::process::id(),
         })
     }
 
     fn pages(&self) -> *mut u8 {
-        self.pages.start().as_ptr()
+        self.pages.span(PAGES_BYTES as usize).as_ptr()
     }
 }
 
@@ -229,7 +274,7 @@ impl Wanted {
         self.reads().all(|read| {
             // SAFETY: the pages have room for the read, and nothing else touches them.
             let bytes = unsafe { std::slice::from_raw_parts_mut(pages, read.len_bytes as usize) };
-            let got = file.read_at(bytes, read.offset);
+            let got = read_at(file, bytes, read.offset);
             // SAFETY: they lie there.
             got.is_ok_and(|got| unsafe { self.take(read, got as u64, pages) })
         })
@@ -239,7 +284,10 @@ impl Wanted {
 /// The part of a file's bytes that the cache has, by reads that do not wait. `mincore` and `cachestat` mislead a reader who
 /// does not own the file. A descriptor of its own, because the advice holds for all reads through it: without it, a read of a
 /// page that is missing has the system read ahead.
+#[cfg(target_os = "linux")]
 pub(crate) fn cached_share(file: &File, span: Span) -> Option<f64> {
+    use std::hash::{BuildHasher, RandomState};
+    use std::os::fd::AsRawFd;
     const LOOKS: u64 = 64;
     let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).ok()?;
@@ -264,6 +312,11 @@ pub(crate) fn cached_share(file: &File, span: Span) -> Option<f64> {
         }
     }
     Some(f64::from(found) / (looks.max(1) as f64))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn cached_share(_: &File, _: Span) -> Option<f64> {
+    None
 }
 
 #[cfg(test)]

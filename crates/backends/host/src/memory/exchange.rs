@@ -17,7 +17,7 @@ use transload_hal::{
 
 use super::file::HostFile;
 use super::storage::{buffer_at, invalid};
-use super::{FILE, PAGEABLE, file_buffer};
+use super::{DISK, FILE, PAGEABLE, file_buffer};
 
 /// The kind of handles that memory has on this system.
 #[cfg(all(test, any(target_os = "linux", target_os = "android", windows)))]
@@ -33,16 +33,16 @@ pub(crate) unsafe fn import(memory: MemoryId, external: External) -> Result<Buff
             // SAFETY: the caller vouches for the span and the owner.
             Ok(unsafe { host_buffer(span, writable, owner) })
         }
-        (FILE, External::Object(object)) => file_of(object).map(file_buffer),
+        (FILE | DISK, External::Object(object)) => file_in(memory, file_of(object)?, ExternalKind::Object),
         #[cfg(any(unix, windows))]
-        (FILE, External::Handle { kind: handles::KIND, handle, span, writable, .. }) => {
+        (FILE | DISK, External::Handle { kind: handles::KIND, handle, span, writable, .. }) => {
             let refused = |error: super::file::FileError| invalid(memory, handles::KIND, error.to_string());
             // SAFETY: the file is this backend's, which writes in the order of its callers.
             let handle = unsafe { handle.into_owned() };
             let name = handles::name(&handle);
             let whole = HostFile::from_file(File::from(handle), name, writable).map_err(refused)?;
             let part = whole.slice(span).map_err(refused)?;
-            Ok(file_buffer(part.of_memory()))
+            file_in(memory, part.of_memory(), handles::KIND)
         }
         #[cfg(any(target_os = "linux", target_os = "android"))]
         (super::SHARED | PAGEABLE, External::Handle { kind: ExternalKind::File, handle, span, writable, .. }) => {
@@ -58,7 +58,7 @@ pub(crate) unsafe fn import(memory: MemoryId, external: External) -> Result<Buff
         }
         #[cfg(any(target_os = "linux", target_os = "android", windows))]
         (super::SHARED, External::Object(object)) => mapped::of_file(file_of(object)?),
-        (PAGEABLE | super::SHARED | FILE, external) => Err(ImportError::Unsupported {
+        (PAGEABLE | super::SHARED | FILE | DISK, external) => Err(ImportError::Unsupported {
             memory,
             kind: external.kind(),
             reason: "pageable memory takes host memory and sealed files; shared memory and file memory take files".into(),
@@ -123,6 +123,15 @@ unsafe fn host_buffer(span: HostSpan, writable: bool, owner: Box<dyn Owner>) -> 
     };
     // SAFETY: the caller's promise.
     unsafe { buffer_at(PAGEABLE, (id, base), span, writable, owner) }
+}
+
+/// The buffer of a file in one of the memories of files.
+fn file_in(memory: MemoryId, file: HostFile, kind: ExternalKind) -> Result<Buffer, ImportError> {
+    file_buffer(memory, file).map_err(|reason| ImportError::Unsupported {
+        memory,
+        kind,
+        reason: reason.into(),
+    })
 }
 
 fn file_of(object: Box<dyn Owner>) -> Result<HostFile, ImportError> {

@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 
 #[cfg(not(any(unix, windows)))]
 use transload_hal::HOST;
-use transload_hal::{ErrorClass, Fault, NotRegular, Span, StorageId, open_regular};
+use transload_hal::{ErrorClass, Fault, MemoryId, NotRegular, Span, StorageId, open_regular};
 
+use super::direct::{Direct, cached_share};
 use super::storage::io_fault;
+use super::{DISK, FILE};
 
-/// A range of a regular file that serves as memory; the owner of a buffer in `cpu:0/file`.
+/// A range of a regular file that serves as memory; the owner of a buffer in `cpu:0/file` or `cpu:0/disk`.
 ///
 /// The backend reaches the bytes by positioned reads and writes, never through a mapping: when another process
 /// truncates the file, a transfer fails with an error and no signal is raised. The range is fixed when the file is
@@ -29,8 +31,7 @@ pub struct HostFile {
     /// Whether it was made of a handle, of which other views may exist.
     is_memory: bool,
     /// Reads it past the system's cache.
-    #[cfg(target_os = "linux")]
-    direct: Option<super::direct::Direct>,
+    direct: Option<Direct>,
 }
 
 /// Why a file cannot serve as memory.
@@ -218,6 +219,14 @@ impl HostFile {
         self.writable
     }
 
+    /// The memory that its bytes are of: [`DISK`] if they are read past the system's cache, else [`FILE`].
+    pub fn memory(&self) -> MemoryId {
+        match self.direct {
+            Some(_) => DISK,
+            None => FILE,
+        }
+    }
+
     /// The identity of the file's bytes.
     pub fn storage_id(&self) -> StorageId {
         self.id
@@ -243,35 +252,36 @@ impl HostFile {
     /// Returns which part of its bytes the system's cache has, 0 to 1, by a look at up to 64 of its pages; `None` where the system
     /// does not tell. Takes some microseconds for each page, and does not wait for the disk. Only Linux tells.
     pub fn cached_share(&self) -> Option<f64> {
-        #[cfg(target_os = "linux")]
-        return super::direct::cached_share(&self.file, self.span);
-        #[cfg(not(target_os = "linux"))]
-        None
+        cached_share(&self.file, self.span)
     }
 
     /// Shorter pieces are never read past the cache, which reads ahead.
     pub const DIRECT_BYTES: u64 = 128 << 10;
 
-    /// Reads pieces of 128 KiB and more past the system's cache from now on, for bytes that the cache does not have: at the rate
-    /// of the disk, with little work, and without driving out what others have in the cache. Linux alone has it, with
-    /// `O_DIRECT`, through io_uring where the system allows that, else one read of a thread after the other. Reads that fail
-    /// so are done through the cache.
+    /// Makes it memory of `cpu:0/disk`: reads pieces of 128 KiB and more past the system's cache from now on, for bytes that the
+    /// cache does not have: at the rate of the disk, with little work, and without driving out what others have in the cache.
+    /// Reads that fail so are done through the cache.
+    ///
+    /// Linux has it with `O_DIRECT`, through io_uring where the system allows that, else one read of a thread after the other;
+    /// Windows with overlapped reads that are not buffered; Apple's systems with `F_NOCACHE`, for all descriptors of this
+    /// opening of the file.
     ///
     /// # Errors
     /// When the system or the file system has no such reads. Pieces are read through the cache then.
     pub fn read_directly(&mut self) -> io::Result<()> {
-        #[cfg(target_os = "linux")]
-        {
-            self.direct = Some(super::direct::Direct::open(&self.file)?);
-            Ok(())
+        if self.direct.is_none() {
+            self.direct = Some(Direct::open(&self.file)?);
         }
-        #[cfg(not(target_os = "linux"))]
-        Err(io::ErrorKind::Unsupported.into())
+        Ok(())
+    }
+
+    /// Reads through the system's cache again.
+    pub(crate) fn read_through_cache(&mut self) {
+        self.direct = None;
     }
 
     /// Whether pieces of so many bytes are read past the cache.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn direct(&self, len_bytes: u64) -> Option<&super::direct::Direct> {
+    pub(crate) fn direct(&self, len_bytes: u64) -> Option<&Direct> {
         let is_long = len_bytes >= Self::DIRECT_BYTES;
         self.direct.as_ref().filter(|_| is_long)
     }
@@ -300,7 +310,7 @@ impl HostFile {
     pub(crate) fn temporary(len_bytes: u64) -> Result<Self, FileError> {
         let path = std::env::temp_dir();
         check_len(&path, len_bytes)?;
-        let file = tempfile::tempfile_in(&path).map_err(system(&path))?;
+        let file = temporary_in(&path).map_err(system(&path))?;
         set_len(&file, &path, len_bytes)?;
         Self::new(file, path, true)
     }
@@ -329,7 +339,6 @@ impl HostFile {
             #[cfg(any(target_os = "linux", target_os = "android"))]
             _alias: alias,
             is_memory: false,
-            #[cfg(target_os = "linux")]
             direct: None,
         })
     }
@@ -376,6 +385,28 @@ impl FileError {
     }
 }
 
+#[cfg(not(windows))]
+fn temporary_in(folder: &Path) -> io::Result<File> {
+    tempfile::tempfile_in(folder)
+}
+
+/// A file that may be opened again, as [`HostFile::read_directly`] does.
+#[cfg(windows)]
+fn temporary_in(folder: &Path) -> io::Result<File> {
+    use std::os::windows::fs::OpenOptionsExt;
+    use windows_sys::Win32::Storage::FileSystem::{
+        FILE_ATTRIBUTE_TEMPORARY, FILE_FLAG_DELETE_ON_CLOSE,
+    };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true);
+    options
+        .attributes(FILE_ATTRIBUTE_TEMPORARY)
+        .custom_flags(FILE_FLAG_DELETE_ON_CLOSE);
+    let named = tempfile::Builder::new().make_in(folder, |path| options.open(path))?;
+    // The system deletes it with its last handle.
+    Ok(named.keep()?.0)
+}
+
 fn open(path: &Path, options: &mut OpenOptions) -> Result<File, FileError> {
     open_regular(path, options).map_err(|error| match NotRegular::find(&error) {
         Some(found) => FileError::NotRegular {
@@ -414,6 +445,22 @@ fn set_len(file: &File, path: &Path, len_bytes: u64) -> Result<(), FileError> {
             },
             _ => system(path)(source),
         })
+}
+
+/// Reads at a position, up to as many bytes as there is room for.
+#[cfg(unix)]
+pub(crate) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, bytes, offset)
+}
+
+#[cfg(windows)]
+pub(crate) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_read(file, bytes, offset)
+}
+
+#[cfg(not(any(unix, windows)))]
+pub(crate) fn read_at(_: &File, _: &mut [u8], _: u64) -> io::Result<usize> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Whether a first byte can be read from the file, whatever length the system reports.

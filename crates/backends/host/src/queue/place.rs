@@ -6,9 +6,8 @@ use std::ptr::NonNull;
 
 use transload_hal::{Conversion, ErrorClass, Fault, Span};
 
-#[cfg(target_os = "linux")]
 use crate::memory::direct::Wanted;
-use crate::memory::file::HostFile;
+use crate::memory::file::{HostFile, read_at};
 use crate::memory::storage::io_fault;
 use crate::raw::{self, Store};
 
@@ -40,13 +39,7 @@ impl Place {
         match self {
             Self::Memory(_) => false,
             // SAFETY: places are made of operands, whose buffers own the file.
-            #[cfg(target_os = "linux")]
             Self::File(file, _) => unsafe { file.as_ref() }.direct(len_bytes).is_some(),
-            #[cfg(not(target_os = "linux"))]
-            Self::File(..) => {
-                let _ = len_bytes;
-                false
-            }
         }
     }
 }
@@ -287,7 +280,6 @@ unsafe fn converted(bytes: &[u8], dst: *mut u8, conversion: Conversion) {
 ///
 /// # Safety
 /// As [`copy`], or as [`convert`].
-#[cfg(target_os = "linux")]
 unsafe fn read_past_cache(
     file: &HostFile,
     offset: u64,
@@ -309,11 +301,6 @@ unsafe fn read_past_cache(
     direct.is_some_and(|direct| unsafe { direct.read(wanted) })
 }
 
-#[cfg(not(target_os = "linux"))]
-unsafe fn read_past_cache(_: &HostFile, _: u64, _: u64, _: *mut u8, _: Option<Conversion>) -> bool {
-    false
-}
-
 /// Fills `bytes` from a file.
 fn read(file: &HostFile, offset: u64, bytes: &mut [u8]) -> Result<(), Fault> {
     // SAFETY: the bytes are this call's.
@@ -327,7 +314,7 @@ fn read(file: &HostFile, offset: u64, bytes: &mut [u8]) -> Result<(), Fault> {
 fn read_cached(file: &HostFile, offset: u64, bytes: &mut [u8]) -> Result<(), Fault> {
     let mut done = 0;
     while done < bytes.len() {
-        match read_at(file, &mut bytes[done..], offset + done as u64) {
+        match read_at(file.raw(), &mut bytes[done..], offset + done as u64) {
             Ok(0) => {
                 return Err(truncated(
                     file,
@@ -451,28 +438,13 @@ fn refused(file: &HostFile, what: &str, offset: u64, len_bytes: u64, error: &io:
 }
 
 #[cfg(unix)]
-fn read_at(file: &HostFile, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-    std::os::unix::fs::FileExt::read_at(file.raw(), bytes, offset)
-}
-
-#[cfg(unix)]
 fn write_at(file: &HostFile, bytes: &[u8], offset: u64) -> io::Result<usize> {
     std::os::unix::fs::FileExt::write_at(file.raw(), bytes, offset)
 }
 
 #[cfg(windows)]
-fn read_at(file: &HostFile, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-    std::os::windows::fs::FileExt::seek_read(file.raw(), bytes, offset)
-}
-
-#[cfg(windows)]
 fn write_at(file: &HostFile, bytes: &[u8], offset: u64) -> io::Result<usize> {
     std::os::windows::fs::FileExt::seek_write(file.raw(), bytes, offset)
-}
-
-#[cfg(not(any(unix, windows)))]
-fn read_at(_: &HostFile, _: &mut [u8], _: u64) -> io::Result<usize> {
-    Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg(not(any(unix, windows)))]

@@ -28,7 +28,12 @@ fn entries(folder: &str) -> Vec<String> {
         text.or_else(|_| std::fs::read_to_string(path.join("comm")))
             .ok()
     };
-    let ours = |entry: &String| !entry.contains(KEPT_OPEN);
+    // A few rings of io_uring are kept, with threads of the system.
+    let ours = |entry: &String| {
+        [KEPT_OPEN, "[io_uring]", "iou-"]
+            .iter()
+            .all(|kept| !entry.contains(kept))
+    };
     entries.filter_map(told).filter(ours).collect()
 }
 

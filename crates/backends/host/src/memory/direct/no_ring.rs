@@ -1,4 +1,4 @@
-//! In the place of io_uring, whose crate does not know this processor.
+//! In the place of a ring, where the system has none, or io_uring's crate does not know the processor.
 
 use std::fs::File;
 

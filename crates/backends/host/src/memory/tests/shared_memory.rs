@@ -91,7 +91,7 @@ fn a_range_past_the_end_of_a_file_is_not_mapped() {
 fn a_file_is_mapped_where_asked_and_is_one_storage_with_its_reads() {
     let file = HostFile::temporary(5000).unwrap();
     let again = HostFile::from_file(file.raw().try_clone().unwrap(), "again", true).unwrap();
-    let by_position = file_buffer(file);
+    let by_position = file_buffer(FILE, file).unwrap();
     // SAFETY: no other code touches the file.
     let mapped = unsafe { import(SHARED, External::Object(Box::new(again))) }.unwrap();
     assert_eq!(mapped.storage_id(), by_position.storage_id());
@@ -109,7 +109,7 @@ fn a_file_is_mapped_where_asked_and_is_one_storage_with_its_reads() {
 
 #[test]
 fn a_file_goes_by_its_handle() {
-    let file = file_buffer(HostFile::temporary(5000).unwrap());
+    let file = file_buffer(FILE, HostFile::temporary(5000).unwrap()).unwrap();
     let again = reimport(&file.slice(1000, 100).unwrap(), FILE, false).unwrap();
     assert_eq!(
         (again.storage_id(), again.position(), again.len()),
