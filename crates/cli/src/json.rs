@@ -89,6 +89,9 @@ pub(crate) struct Loaded {
     pub(crate) predicted_s: Option<f64>,
     pub(crate) bound: Option<String>,
     pub(crate) seconds: Option<f64>,
+    pub(crate) start_seconds: Option<f64>,
+    /// Empty with `--plan`.
+    pub(crate) stages: Vec<Stage>,
     pub(crate) read_gb_per_s: Option<f64>,
     pub(crate) verified: bool,
     pub(crate) saved: Option<String>,
@@ -96,6 +99,18 @@ pub(crate) struct Loaded {
     /// Only where a stand-in replaces a driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) simulated: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Stage {
+    #[serde(skip)]
+    pub(crate) reads: bool,
+    pub(crate) src: String,
+    pub(crate) dst: String,
+    pub(crate) bytes: u64,
+    pub(crate) seconds: f64,
+    pub(crate) gb_per_s: f64,
+    pub(crate) measured_gb_per_s: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]

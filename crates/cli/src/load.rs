@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use transload::{ByteRate, ByteSize, Nanoseconds, TransferManager};
+use transload::{ByteRate, ByteSize, Hop, Nanoseconds, TransferManager};
 use transload_tensors::{LoadPlan, Loader, Model, Reading, Save, Tensor, Value};
 
 use crate::arguments::LoadOptions;
@@ -32,7 +32,7 @@ pub(crate) fn run(
             files.chain([("the profile", wanted.path())]),
         )?;
     }
-    let machine = Machine::here(None, wanted)?;
+    let machine = Machine::traced(None, wanted)?;
     machine.costs.note(output);
     for place in &options.to {
         machine.expect(*place)?;
@@ -66,6 +66,7 @@ pub(crate) fn run(
     let mut progress = Progress::new(output.is_json());
     let begin = Instant::now();
     let mut loading = plan.start()?;
+    document.start_seconds = Some(begin.elapsed().as_secs_f64());
     let mut tensors = Vec::with_capacity(document.tensors);
     while let Some(tensor) = loading.next() {
         tensors.push(tensor?);
@@ -73,6 +74,13 @@ pub(crate) fn run(
     }
     let seconds = begin.elapsed().as_secs_f64();
     progress.clear();
+    let trace = machine.manager.take_trace();
+    // Those that a full trace has left out would be missing in the sums.
+    if trace.left_out() == 0 {
+        document.stages = { trace.hops().into_iter() }
+            .map(|hop| stage(&machine, &hop))
+            .collect();
+    }
     document.seconds = Some(seconds);
     document.verified = options.verify;
     let rate = document.read_bytes as f64 / seconds.max(f64::MIN_POSITIVE);
@@ -87,6 +95,14 @@ pub(crate) fn run(
         modelled(&document, output)?;
         return output.json(&document);
     }
+    if !document.stages.is_empty() {
+        let converts = options.dtype.is_some();
+        let time = document.start_seconds.unwrap_or_default();
+        let start = ["allocate, submit", "", "", "", &duration(time), "", ""];
+        let start = start.map(str::to_owned).to_vec();
+        let rows = document.stages.iter().map(|stage| row(stage, converts));
+        output.table(&STAGES, [start].into_iter().chain(rows).collect())?;
+    }
     let style = output.style();
     let verified = match options.verify {
         true => format!(", {}", style.green("verified")),
@@ -98,14 +114,59 @@ pub(crate) fn run(
         ByteSize(document.bytes),
         counted(document.files, "file"),
         document.devices.join(", "),
-        Nanoseconds((seconds * 1e9) as u64),
+        duration(seconds),
         ByteRate(rate),
     ))?;
     if let (Some(path), Some(seconds)) = (&document.saved, document.save_seconds) {
-        let time = Nanoseconds((seconds * 1e9) as u64);
+        let time = duration(seconds);
         output.line(format_args!("saved as {path} in {time}, on the disk"))?;
     }
     modelled(&document, output)
+}
+
+const STAGES: [&str; 7] = ["STAGE", "FROM", "TO", "BYTES", "TIME", "RATE", "MEASURED"];
+
+/// What went over a link while the tensors were loaded.
+fn stage(machine: &Machine, hop: &Hop) -> json::Stage {
+    let (src, dst) = (hop.src.into(), hop.dst.into());
+    let alone = machine.manager.explain_places(src, dst, hop.bytes);
+    let alone = { alone.ok() }.map(|alone| alone.chosen);
+    let measured = alone.filter(|alone| alone.measured && alone.route == [hop.src, hop.dst]);
+    let rate = |seconds: f64| hop.bytes as f64 / 1e9 / seconds.max(f64::MIN_POSITIVE);
+    let seconds = hop.busy.as_secs_f64();
+    json::Stage {
+        reads: hop.src.kind.is_file(),
+        src: hop.src.to_string(),
+        dst: hop.dst.to_string(),
+        bytes: hop.bytes,
+        seconds,
+        gb_per_s: rate(seconds),
+        measured_gb_per_s: { measured }
+            .and_then(|alone| alone.predicted_ns)
+            .map(|ns| rate(json::seconds(ns))),
+    }
+}
+
+fn duration(seconds: f64) -> String {
+    Nanoseconds((seconds * 1e9) as u64).to_string()
+}
+
+fn row(stage: &json::Stage, converts: bool) -> Vec<String> {
+    let name = match (stage.reads, converts) {
+        (true, true) => "read, convert",
+        (true, false) => "read",
+        (false, _) => "copy",
+    };
+    let rate = |gb_per_s: f64| ByteRate(gb_per_s * 1e9).to_string();
+    vec![
+        name.into(),
+        stage.src.clone(),
+        stage.dst.clone(),
+        ByteSize(stage.bytes).to_string(),
+        duration(stage.seconds),
+        rate(stage.gb_per_s),
+        stage.measured_gb_per_s.map_or("-".into(), rate),
+    ]
 }
 
 /// Writes the tensors to a file, which a signal removes while it is being written.
@@ -158,7 +219,11 @@ fn document(machine: &Machine, plan: &LoadPlan<'_>) -> Result<json::Loaded, Fail
         let mut memories = plan.memories();
         memories.any(|(memory, _)| memory.device == device.id)
     });
-    let bound = explained.chosen.loads.first();
+    let Some(first) = explained.first().map(|first| &first.chosen) else {
+        unreachable!("a plan reads a file at least");
+    };
+    let ns = explained.iter().map(|of| of.chosen.predicted_ns);
+    let ns = ns.reduce(|one, other| Some(one?.saturating_add(other?)));
     Ok(json::Loaded {
         files: files.len(),
         tensors: plan.tensors().len(),
@@ -169,11 +234,13 @@ fn document(machine: &Machine, plan: &LoadPlan<'_>) -> Result<json::Loaded, Fail
         memory_bytes: plan.memories().map(|(_, bytes)| bytes).collect(),
         reading: plan.files().map(file_read).collect(),
         transfers: plan.transfers(),
-        method: explained.chosen.method.to_string(),
-        route: names(explained.chosen.route.iter().copied()),
-        predicted_s: explained.chosen.predicted_ns.map(json::seconds),
-        bound: bound.map(|load| load.of.to_string()),
+        method: first.method.to_string(),
+        route: names(first.route.iter().copied()),
+        predicted_s: ns.flatten().map(json::seconds),
+        bound: first.loads.first().map(|load| load.of.to_string()),
         seconds: None,
+        start_seconds: None,
+        stages: Vec::new(),
         read_gb_per_s: None,
         verified: false,
         saved: None,
@@ -235,11 +302,15 @@ fn planned(
     let way = format!("{}, {}", document.method, document.route.join(" → "));
     rows.push(row("way", way));
     if let Some(seconds) = document.predicted_s {
-        let ns = (seconds * 1e9) as u64;
-        rows.push(row(
-            "predicted, files in the cache",
-            Nanoseconds(ns).to_string(),
-        ));
+        let through_cache = document
+            .reading
+            .iter()
+            .any(|file| file.way == "through_cache");
+        let what = match through_cache {
+            true => "predicted, as if the cache had it",
+            false => "predicted",
+        };
+        rows.push(row(what, duration(seconds)));
     }
     rows.extend(document.bound.clone().map(|bound| row("bound by", bound)));
     output.table(&["PLAN", ""], rows)

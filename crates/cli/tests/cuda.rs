@@ -104,7 +104,7 @@ fn a_model_goes_to_a_device() {
     );
     let told = run(&mut over_double(&folder, &load)).stdout();
     assert!(
-        told.starts_with("2 tensors of 20 MiB from 1 file in cuda:0/device in "),
+        told.contains("\n2 tensors of 20 MiB from 1 file in cuda:0/device in "),
         "{told}"
     );
     assert!(told.contains("simulated: "), "{told}");

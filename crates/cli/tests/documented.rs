@@ -145,7 +145,27 @@ fn the_examples_of_models_are_what_the_program_says() {
         let mut documented = example("load");
         assert_eq!(said["seconds"].is_null(), option == Some("--plan"));
         assert_eq!(said["verified"], verified);
-        for field in ["seconds", "read_gb_per_s", "predicted_s", "verified"] {
+        let stages = said["stages"].as_array().unwrap();
+        assert_eq!(stages.is_empty(), option == Some("--plan"));
+        let fields = |stage: &Value| stage.as_object().unwrap().keys().cloned().collect();
+        let [stage] = &documented["stages"].as_array().unwrap()[..] else {
+            panic!("one stage is documented");
+        };
+        let known: Vec<String> = fields(stage);
+        for said in stages {
+            assert_eq!(fields(said), known);
+            for field in ["src", "dst", "measured_gb_per_s"] {
+                assert_eq!(said[field], stage[field]);
+            }
+        }
+        for field in [
+            "seconds",
+            "start_seconds",
+            "stages",
+            "read_gb_per_s",
+            "predicted_s",
+            "verified",
+        ] {
             assert!(said.as_object_mut().unwrap().remove(field).is_some());
             assert!(documented.as_object_mut().unwrap().remove(field).is_some());
         }

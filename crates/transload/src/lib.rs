@@ -146,7 +146,7 @@ pub use prepared::Prepared;
 pub use region::{Rect, Region};
 pub use report::{Fallback, Report};
 pub use request::{Batch, OnFailure, Request};
-pub use trace::Trace;
+pub use trace::{Hop, Trace};
 pub use transfer::{Cancelled, Canceller, Transfer};
 /// The machine as the planner sees it: what [`TransferManager::topology`], [`Explanation`] and [`Report`] show.
 pub mod model {

@@ -5,8 +5,9 @@ mod rows;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::fmt::{self, Write};
+use core::time::Duration;
 
-use transload_core::{DeviceId, Instant};
+use transload_core::{DeviceId, Instant, MemoryId};
 
 use crate::engine::trace::Recorded;
 use rows::{Group, Slice, Value};
@@ -44,11 +45,32 @@ impl Trace {
         self.recorded.events.is_empty()
     }
 
+    /// Returns what went over each link, in the order of the first operation. Operations that failed, or had not ended when the
+    /// trace was taken, and proofs do not count.
+    pub fn hops(&self) -> Vec<Hop> {
+        rows::hops(&self.recorded)
+    }
+
     /// Returns how many events found no room. A trace has room for 65,536, which is some five for each chunk; it keeps the
     /// first ones.
     pub fn left_out(&self) -> u64 {
         self.recorded.left_out
     }
+}
+
+/// What went from one memory to another while a trace was recorded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Hop {
+    /// The memory that was read.
+    pub src: MemoryId,
+    /// The memory that was written.
+    pub dst: MemoryId,
+    /// The bytes: of a conversion, those before it.
+    pub bytes: u64,
+    /// How long at least one operation was under way. Hops overlap: together they may have been busy for longer than the
+    /// transfers took.
+    pub busy: Duration,
 }
 
 impl fmt::Display for Trace {

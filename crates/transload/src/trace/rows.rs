@@ -1,17 +1,19 @@
 //! What belongs together in a trace: operations and their ends, chunks and the slots that hold them.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
+use core::time::Duration;
 
 use hashbrown::HashMap;
 use transload_core::flight::{Endpoint, SlotId, Task, Work};
 use transload_core::{DeviceId, EngineId, Instant, MemoryId, Span};
 use transload_hal::Fence;
 
+use super::Hop;
 use crate::engine::trace::{Event, Recorded, Via, What};
 use crate::engine::types::{Index, TransferId};
 
@@ -65,11 +67,45 @@ pub(super) enum Value {
     Text(String),
 }
 
+/// Returns what went over each link.
+pub(super) fn hops(recorded: &Recorded) -> Vec<Hop> {
+    let Weaver {
+        mut copies, proofs, ..
+    } = Weaver::of(recorded);
+    copies.retain(|copy| !proofs.contains(&copy.of));
+    copies.sort_by_key(|copy| copy.begin);
+    // When the last operation of each hop ended.
+    let mut hops: Vec<(Hop, Instant)> = Vec::new();
+    for copy in copies {
+        let (src, dst) = copy.ends;
+        let known = hops
+            .iter()
+            .position(|(hop, _)| (hop.src, hop.dst) == (src, dst));
+        let at = known.unwrap_or_else(|| {
+            let (bytes, busy) = (0, Duration::ZERO);
+            hops.push((
+                Hop {
+                    src,
+                    dst,
+                    bytes,
+                    busy,
+                },
+                copy.begin,
+            ));
+            hops.len() - 1
+        });
+        let (hop, until) = &mut hops[at];
+        hop.bytes += copy.bytes;
+        hop.busy += Duration::from_nanos(copy.end.since_ns(copy.begin.max(*until)));
+        *until = copy.end.max(*until);
+    }
+    hops.into_iter().map(|(hop, _)| hop).collect()
+}
+
 /// Returns the rows in the order in which they are shown, and the time of the first event.
 pub(super) fn of(recorded: &Recorded, simulated: &[DeviceId]) -> (Vec<Row>, Instant) {
     let events = || recorded.events.iter();
-    let mut weaver = Weaver::default();
-    events().for_each(|event| weaver.take(event));
+    let mut weaver = Weaver::of(recorded);
     let begins = |event: &Event| match &event.what {
         What::Transfer { submitted, .. } => (*submitted).min(event.begin),
         _ => event.begin,
@@ -162,6 +198,15 @@ struct Operation {
     begin: Instant,
 }
 
+/// A copy over a link, done.
+struct Copy {
+    of: TransferId,
+    ends: (MemoryId, MemoryId),
+    bytes: u64,
+    begin: Instant,
+    end: Instant,
+}
+
 /// A slot while a transfer has it.
 struct Lease {
     id: TransferId,
@@ -189,11 +234,19 @@ struct Weaver {
     /// Ends that were told before the thread that submitted the operation had recorded that.
     early: HashMap<Fence, (Instant, bool)>,
     leases: BTreeMap<(Index, SlotId), Lease>,
+    copies: Vec<Copy>,
+    proofs: BTreeSet<TransferId>,
     /// When transfers asked for their first slots, and when they got them.
     asked: BTreeMap<TransferId, Vec<(Instant, Option<Instant>)>>,
 }
 
 impl Weaver {
+    fn of(recorded: &Recorded) -> Weaver {
+        let mut weaver = Weaver::default();
+        recorded.events.iter().for_each(|event| weaver.take(event));
+        weaver
+    }
+
     fn take(&mut self, event: &Event) {
         let (begin, end) = (event.begin, event.end);
         let thread = Key::Thread(event.thread);
@@ -298,6 +351,15 @@ impl Weaver {
             },
         ];
         let end = end.max(*begin);
+        if let (Via::Link(link), Some(true)) = (via, is_done) {
+            self.copies.push(Copy {
+                of: *id,
+                ends: (link.src, link.dst),
+                bytes: task.span.len,
+                begin: *begin,
+                end,
+            });
+        }
         self.push(Key::Engine(engine), &name, *begin, end, args);
         let slots = match task.work {
             Work::Copy { from, to } => [Some(from), Some(to)],
@@ -367,6 +429,7 @@ impl Weaver {
         let end = event.end.max(begin);
         let ends = memories.map_or_else(String::new, |(src, dst)| format!("{src} → {dst}"));
         let name = if *is_proof {
+            self.proofs.insert(*id);
             format!("proof {ends}")
         } else {
             ends

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 #[cfg(not(transload_local))]
 use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 use transload::{Buffer, OnFailure, Priority, Request, StagingBudget, Trace, TransferManager};
@@ -121,7 +122,8 @@ fn every_byte_of_a_staged_copy_is_in_a_slot_between_its_two_engines() {
     let fixture = traced(Completion::Timed);
     let (src, dst) = ends(&fixture);
     let report = fixture.manager.copy(&src, &dst).wait().unwrap();
-    let rows = read(&fixture.manager.take_trace());
+    let trace = fixture.manager.take_trace();
+    let rows = read(&trace);
 
     let [transfer] = named(&rows, "transfers", "cpu:0/pageable → sim:0/device")[..] else {
         panic!("{rows:#?}")
@@ -140,6 +142,21 @@ fn every_byte_of_a_staged_copy_is_in_a_slot_between_its_two_engines() {
     };
     assert_eq!(moved("cpu:0/pageable → cpu:0/pinned"), LEN);
     assert_eq!(moved("cpu:0/pinned → sim:0/device"), LEN);
+
+    let engine = |name: &str| {
+        let slices = named(&rows, "engines", name).into_iter();
+        Duration::from_nanos(slices.map(|slice| slice.end - slice.begin).sum())
+    };
+    let hops = trace.hops();
+    assert_eq!(hops.len(), 2);
+    for hop in hops {
+        let slices = engine(&format!("{} → {}", hop.src, hop.dst));
+        // An engine is shown to do one operation after the other.
+        assert!(
+            hop.bytes == LEN && hop.busy >= slices && hop.busy <= elapsed,
+            "{hop:?}"
+        );
+    }
 
     let chunks = named(&rows, "staging slots", "chunk");
     assert_eq!(
