@@ -21,6 +21,7 @@ mod ring;
 
 use std::fs::File;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard};
 
 use transload_hal::{AllocSpec, Conversion, Span};
@@ -78,7 +79,7 @@ impl Direct {
                 Ok(is_read) => is_read,
                 Err(Broken) => {
                     // Its descriptor may be another file's by now, so it is not closed.
-                    std::mem::forget(reader.ring.take());
+                    let _ = ManuallyDrop::new(reader.ring.take());
                     false
                 }
             },
