@@ -63,15 +63,12 @@ impl Ring {
                     Offset: read.offset as u32,
                     OffsetHigh: (read.offset >> 32) as u32,
                 };
+                let place = states.wrapping_add(slot);
                 // SAFETY: `slot` is below `DEPTH`, and no read of it is in flight.
-                let state = unsafe {
-                    let place = states.add(slot);
-                    place.write(state);
-                    place
-                };
+                unsafe { place.write(state) };
                 let (into, len) = (pages_of(slot), read.len_bytes as u32);
                 // SAFETY: the pages, the state and the file outlive the read: this call does not return before it is over.
-                let is_over = unsafe { ReadFile(handle, into, len, null_mut(), state) } != 0;
+                let is_over = unsafe { ReadFile(handle, into, len, null_mut(), place) } != 0;
                 // SAFETY: asks for this thread's error alone.
                 is_whole = is_over || unsafe { GetLastError() } == ERROR_IO_PENDING;
                 begun += usize::from(is_whole);
@@ -81,7 +78,7 @@ impl Ring {
             }
             let slot = done % DEPTH;
             // SAFETY: the read was begun with this state.
-            let got = unsafe { end(handle, states.add(slot)) };
+            let got = unsafe { end(handle, states.wrapping_add(slot)) };
             done += 1;
             // SAFETY: they lie there.
             is_whole &=
@@ -101,8 +98,9 @@ unsafe fn end(handle: std::os::windows::io::RawHandle, state: *mut OVERLAPPED) -
         if unsafe { GetOverlappedResult(handle, state, &mut got, 1) } != 0 {
             return Some(u64::from(got));
         }
-        // SAFETY: the system may be writing this word, which says so.
-        let status = unsafe { (&raw const (*state).Internal).read_volatile() };
+        let status = state.cast::<usize>();
+        // SAFETY: the first word, `Internal`, says whether the system still writes the others.
+        let status = unsafe { status.read_volatile() };
         if status != STATUS_PENDING as usize {
             return None;
         }
