@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize_to_file};
 use tempfile::TempDir;
 use transload::{Place, TransferManager};
-use transload_tensors::{DType, Loader, Model, Tensor};
+use transload_tensors::{DType, Loaded, Loader, Model};
 
 use crate::case::{Case, Effort, Outcome, Verdict};
 use crate::contest::{self, Contender, POISON, Random, Rules};
@@ -267,7 +267,7 @@ fn transload(
     wanted: Option<DType>,
 ) -> Box<dyn Contender> {
     let (places, count) = (places.to_vec(), places.len());
-    let tensors: Rc<RefCell<Vec<Tensor>>> = Rc::default();
+    let tensors: Rc<RefCell<Vec<Loaded>>> = Rc::default();
     let loader = Loader::new(manager);
     let turn = {
         let (files, tensors) = (Rc::clone(files), Rc::clone(&tensors));
@@ -290,8 +290,8 @@ fn transload(
         let (manager, tensors) = (manager.clone(), Rc::clone(&tensors));
         move || {
             for tensor in &*tensors.borrow() {
-                let poison = vec![POISON; tensor.buffer.len() as usize];
-                manager.copy_from_slice(&poison, &tensor.buffer)?;
+                let poison = vec![POISON; tensor.len_bytes() as usize];
+                manager.copy_from_slice(&poison, tensor.buffer())?;
             }
             Ok(())
         }
@@ -299,16 +299,16 @@ fn transload(
     let (files, manager) = (Rc::clone(files), manager.clone());
     let check = move || {
         let tensors = tensors.borrow();
-        let mut named = HashMap::<&str, Vec<&Tensor>>::new();
+        let mut named = HashMap::<&str, Vec<&Loaded>>::new();
         for tensor in tensors.iter() {
             named.entry(tensor.name()).or_default().push(tensor);
         }
         files.are(|name| {
             let all = named.get(name).context("a tensor is missing")?;
-            let bytes = manager.read_to_vec(&all[0].buffer)?;
+            let bytes = manager.read_to_vec(all[0].buffer())?;
             for other in &all[1..] {
                 ensure!(
-                    manager.read_to_vec(&other.buffer)? == bytes,
+                    manager.read_to_vec(other.buffer())? == bytes,
                     "{name} differs"
                 );
             }

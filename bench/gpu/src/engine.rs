@@ -17,7 +17,7 @@ use transload::{
     StagingBudget, TransferManager,
 };
 use transload_cuda::Cuda;
-use transload_tensors::{Loader, Model, Tensor};
+use transload_tensors::{Loaded, Loader, Model};
 
 use crate::cases::load::Weights;
 use crate::contest::{Check, Contender, Step, Way};
@@ -320,7 +320,7 @@ impl Party {
         let plan = loader.load(&model).to(place).plan()?;
         let way = plan.explain()?[0].chosen.to_string();
         // There already, so that the check poisons memory that is used again.
-        let first = plan.start()?.collect::<Result<Vec<Tensor>, _>>()?;
+        let first = plan.start()?.collect::<Result<Vec<Loaded>, _>>()?;
         let loaded = Rc::new(RefCell::new(first));
         let (path, tensors) = (weights.path.clone(), Rc::clone(&loaded));
         let turn = move || {
@@ -333,7 +333,7 @@ impl Party {
         };
         let there = {
             let gpu = Arc::clone(&self.gpu);
-            move |tensor: &Tensor| Memory::of_buffer(&gpu, &tensor.buffer)
+            move |tensor: &Loaded| Memory::of_buffer(&gpu, tensor.buffer())
         };
         let (spoilt, memory) = (Rc::clone(&loaded), there.clone());
         let poison = move || {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use transload::{ByteRate, ByteSize, Hop, Nanoseconds, TransferManager};
-use transload_tensors::{LoadPlan, Loader, Model, Reading, Save, Tensor, Value};
+use transload_tensors::{LoadPlan, Loaded, Loader, Model, Reading, Save, Value};
 
 use crate::arguments::LoadOptions;
 use crate::costs::Wanted;
@@ -173,7 +173,7 @@ fn row(stage: &json::Stage, converts: bool) -> Vec<String> {
 fn save(
     model: &Model,
     manager: &TransferManager,
-    tensors: &[Tensor],
+    tensors: &[Loaded],
     path: &Path,
 ) -> Result<(), Failure> {
     let mut save = Save::new(manager).tensors(tensors);

@@ -12,6 +12,7 @@
 #[doc = include_str!("../../../docs/guide/models.md")]
 mod guide {}
 
+mod bytes;
 mod dtype;
 mod header;
 mod load;
@@ -24,14 +25,16 @@ mod pairs;
 )]
 mod remote;
 mod save;
+mod tensor;
 
 pub use dtype::DType;
 pub use header::{Format, Header, HeaderError, TensorInfo, Value};
-pub use load::{Load, LoadError, LoadPlan, Loader, Loading, Reading, Tensor};
+pub use load::{Load, LoadError, LoadPlan, Loaded, Loader, Loading, Reading};
 pub use model::{Model, ModelError, ModelFile};
 #[cfg(feature = "remote-files")]
 pub use object_store;
 #[cfg(feature = "remote-files")]
 pub use remote::{Remote, RemoteObject};
 pub use save::{Save, SaveError, Saving};
+pub use tensor::{Tensor, TensorError};
 pub use transload;

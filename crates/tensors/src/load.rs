@@ -19,7 +19,7 @@ use crate::{DType, Model, TensorInfo};
 use part::Ranges;
 
 pub use error::LoadError;
-pub use loading::{Loading, Tensor};
+pub use loading::{Loaded, Loading};
 pub use plan::{LoadPlan, Reading};
 
 /// Loads models, and keeps the memory of earlier ones for the next: the first use of new memory takes longer than the bytes
@@ -82,7 +82,7 @@ impl Loader {
     /// let model = Model::open(path)?;
     /// // SAFETY: nothing changes the file while the example runs.
     /// let tensors = unsafe { Loader::new(&manager).map(&model) }?;
-    /// assert_eq!(tensors[0].buffer.read()?[..], [1, 2, 3, 4]);
+    /// assert_eq!(tensors[0].buffer().read()?[..], [1, 2, 3, 4]);
     /// # Ok(())
     /// # }
     /// ```
@@ -90,7 +90,7 @@ impl Loader {
         unsafe_code,
         reason = "the caller promises that the files stay as they are"
     )]
-    pub unsafe fn map(&self, model: &Model) -> Result<Vec<Tensor>, LoadError> {
+    pub unsafe fn map(&self, model: &Model) -> Result<Vec<Loaded>, LoadError> {
         let place = DeviceId::CPU0.memory(MemoryKind::Shared).into();
         let files = { model.files().iter() }.map(|of| {
             let again = of.source.again().map_err(LoadError::Open)?;
@@ -107,7 +107,7 @@ impl Loader {
                 end,
                 len_bytes: file.len(),
             })?;
-            Ok(Tensor::whole(model, number, buffer))
+            Ok(Loaded::new(model, number, None, buffer))
         });
         tensors.collect()
     }

@@ -7,9 +7,9 @@ mod saving;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use transload::{Buffer, TransferManager};
+use transload::TransferManager;
 
-use crate::{DType, Tensor};
+use crate::{Loaded, Tensor};
 
 pub use error::SaveError;
 pub(crate) use error::is_consequence;
@@ -29,9 +29,7 @@ pub struct Save {
 #[derive(Clone, Debug)]
 struct Item {
     name: String,
-    dtype: DType,
-    shape: Vec<u64>,
-    buffer: Buffer,
+    tensor: Tensor,
 }
 
 impl Save {
@@ -45,28 +43,19 @@ impl Save {
         }
     }
 
-    /// Adds a tensor: `buffer` holds its elements densely, those of the last dimension next to each other.
-    pub fn tensor(
-        mut self,
-        name: impl Into<String>,
-        dtype: DType,
-        shape: &[u64],
-        buffer: &Buffer,
-    ) -> Save {
+    /// Adds a tensor. The file has its elements densely, those of the last dimension next to each other.
+    pub fn tensor(mut self, name: impl Into<String>, tensor: &Tensor) -> Save {
         self.tensors.push(Item {
             name: name.into(),
-            dtype,
-            shape: shape.into(),
-            buffer: buffer.clone(),
+            tensor: tensor.clone(),
         });
         self
     }
 
     /// Adds tensors that were loaded, under their names.
-    pub fn tensors<'a>(self, tensors: impl IntoIterator<Item = &'a Tensor>) -> Save {
-        tensors.into_iter().fold(self, |save, of| {
-            save.tensor(of.name(), of.dtype(), of.shape(), &of.buffer)
-        })
+    pub fn tensors<'a>(self, tensors: impl IntoIterator<Item = &'a Loaded>) -> Save {
+        let tensors = tensors.into_iter();
+        tensors.fold(self, |save, of| save.tensor(of.name(), of))
     }
 
     /// Adds a text to the metadata of each file, or replaces the one of that key.
@@ -89,8 +78,8 @@ impl Save {
     /// The files are written as `.transload-RANDOM.partial` in their folder. [`Saving::wait`] puts them in their places.
     ///
     /// # Errors
-    /// When two tensors have one name, a buffer has not the length that type and shape say, safetensors has no such type, a
-    /// file cannot be created, or the library refuses a copy.
+    /// When two tensors have one name, a tensor has no [region](Tensor::region), safetensors has no such type, a file cannot be
+    /// created, or the library refuses a copy.
     pub fn start(self, path: impl AsRef<Path>) -> Result<Saving, SaveError> {
         let files = layout::files(self.tensors, &self.metadata, self.most_shard_bytes)?;
         Saving::start(&self.manager, path.as_ref(), files)

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,28 +20,39 @@ use super::plan::Item;
 use super::run::{MOST_RUN_BYTES, Run};
 use super::{Load, LoadError};
 use crate::save::is_consequence;
-use crate::{DType, Model, TensorInfo};
+use crate::{Model, Tensor, TensorInfo};
 
-/// A tensor in the memory of a device, or a part of one.
+/// A tensor of a model, or a part of one, in memory. It derefs to its [`Tensor`].
+///
+/// It is dense. The memory around its buffer holds other tensors of the load, and stays allocated as long as one of them lives.
 #[derive(Clone)]
 #[non_exhaustive]
-pub struct Tensor {
+pub struct Loaded {
     infos: Arc<Vec<TensorInfo>>,
     number: usize,
     part: Option<Arc<Part>>,
-    /// Its bytes: the elements lie densely, those of the last dimension next to each other. The memory around them holds other
-    /// tensors of the load, and is there as long as one of them is.
-    pub buffer: Buffer,
+    /// The tensor itself.
+    pub tensor: Tensor,
 }
 
-impl Tensor {
-    /// A tensor as its file has it.
-    pub(super) fn whole(model: &Model, number: usize, buffer: Buffer) -> Tensor {
-        Tensor {
+impl Loaded {
+    /// A tensor, or a part of one, of which a buffer holds all bytes.
+    pub(super) fn new(
+        model: &Model,
+        number: usize,
+        part: Option<Arc<Part>>,
+        buffer: Buffer,
+    ) -> Loaded {
+        let info = &model.tensors()[number];
+        let (dtype, shape) = match &part {
+            Some(part) => (part.dtype, &part.shape),
+            None => (info.dtype, &info.shape),
+        };
+        Loaded {
             infos: Arc::clone(model.shared_tensors()),
             number,
-            part: None,
-            buffer,
+            tensor: Tensor::dense(buffer, dtype, shape.clone()),
+            part,
         }
     }
 
@@ -55,20 +66,6 @@ impl Tensor {
         &self.info().name
     }
 
-    /// Returns the type of its elements in memory.
-    pub fn dtype(&self) -> DType {
-        self.part
-            .as_ref()
-            .map_or(self.info().dtype, |part| part.dtype)
-    }
-
-    /// Returns the sizes of its dimensions in memory, the outermost first.
-    pub fn shape(&self) -> &[u64] {
-        self.part
-            .as_ref()
-            .map_or(&self.info().shape, |part| &part.shape)
-    }
-
     /// Returns which elements of the whole tensor these are along each dimension. `None`: all.
     pub fn ranges(&self) -> Option<&[Range<u64>]> {
         let part = self.part.as_ref()?;
@@ -77,14 +74,20 @@ impl Tensor {
     }
 }
 
-impl fmt::Debug for Tensor {
+impl Deref for Loaded {
+    type Target = Tensor;
+
+    fn deref(&self) -> &Tensor {
+        &self.tensor
+    }
+}
+
+impl fmt::Debug for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tensor")
+        f.debug_struct("Loaded")
             .field("name", &self.name())
-            .field("dtype", &self.dtype())
-            .field("shape", &self.shape())
             .field("ranges", &self.ranges())
-            .field("buffer", &self.buffer)
+            .field("tensor", &self.tensor)
             .finish()
     }
 }
@@ -98,7 +101,7 @@ impl fmt::Debug for Tensor {
 pub struct Loading {
     /// The runs that have not arrived, by the order of their transfers.
     runs: VecDeque<Pending>,
-    arrived: VecDeque<Tensor>,
+    arrived: VecDeque<Loaded>,
     manager: TransferManager,
     canceller: Canceller,
     /// The bytes of the runs that have arrived.
@@ -121,7 +124,7 @@ impl Pending {
 /// What is known of a run when it has arrived.
 #[derive(Debug)]
 struct Arrived {
-    tensors: Vec<Tensor>,
+    tensors: Vec<Loaded>,
     /// What to read once more and compare with the target.
     again: Option<(Again, Buffer)>,
     path: PathBuf,
@@ -158,16 +161,11 @@ impl Loading {
                     let Ok(buffer) = target.slice(*at..*at + len_bytes) else {
                         unreachable!("the run holds its tensors");
                     };
-                    Tensor {
-                        infos: Arc::clone(model.shared_tensors()),
-                        number: *number,
-                        part: part.clone(),
-                        buffer,
-                    }
+                    Loaded::new(model, *number, part.clone(), buffer)
                 });
-                let tensors: Vec<Tensor> = tensors.collect();
+                let tensors: Vec<Loaded> = tensors.collect();
                 let run = Arrived {
-                    len_bytes: tensors.iter().map(|tensor| tensor.buffer.len()).sum(),
+                    len_bytes: tensors.iter().map(|of| of.len_bytes()).sum(),
                     tensors,
                     again: again.map(|again| (again, target)),
                     path: model.files()[run.file].path().to_owned(),
@@ -242,7 +240,7 @@ impl Loading {
             path,
             len_bytes,
         } = run;
-        let names = |tensors: &[Tensor]| {
+        let names = |tensors: &[Loaded]| {
             let names = tensors.iter().map(|of| of.name().to_owned());
             names.collect()
         };
@@ -296,7 +294,7 @@ impl Loading {
 }
 
 impl Iterator for Loading {
-    type Item = Result<Tensor, LoadError>;
+    type Item = Result<Loaded, LoadError>;
 
     /// Returns at most the number of tensors that have not been taken: an error may come in place of the rest.
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -305,7 +303,7 @@ impl Iterator for Loading {
         (usize::from(most > 0), Some(most))
     }
 
-    fn next(&mut self) -> Option<Result<Tensor, LoadError>> {
+    fn next(&mut self) -> Option<Result<Loaded, LoadError>> {
         loop {
             if let Some(tensor) = self.arrived.pop_front() {
                 return Some(Ok(tensor));
@@ -321,12 +319,12 @@ impl Iterator for Loading {
 }
 
 impl Stream for Loading {
-    type Item = Result<Tensor, LoadError>;
+    type Item = Result<Loaded, LoadError>;
 
     fn poll_next(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Tensor, LoadError>>> {
+    ) -> Poll<Option<Result<Loaded, LoadError>>> {
         loop {
             if let Some(tensor) = self.arrived.pop_front() {
                 return Poll::Ready(Some(Ok(tensor)));

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use transload::host::HostFile;
-use transload::{Buffer, Conversion, Region, Shape, Span};
+use transload::Conversion;
 
 use super::LoadError;
-use crate::{DType, ModelFile, TensorInfo};
+use crate::bytes::Bytes;
+use crate::{DType, TensorInfo};
 
 /// The elements along each dimension.
 pub(super) type Ranges = Vec<Range<u64>>;
@@ -18,20 +18,6 @@ pub(super) struct Part {
     pub(super) ranges: Ranges,
     pub(super) shape: Vec<u64>,
 }
-
-/// Where bytes lie in a file.
-#[derive(Clone, Debug)]
-pub(super) enum Bytes {
-    /// In one span.
-    Span(Range<u64>),
-    /// In spans, read one after another.
-    Spans(Vec<Range<u64>>),
-    /// In rows from an offset on.
-    Rows(u64, Shape),
-}
-
-/// More spans than rows can say are listed, so many at most: a list takes 16 bytes for each.
-const MOST_SPANS: u64 = 1 << 20;
 
 impl Part {
     /// Returns the same with elements of another type, and how they are converted, if they are.
@@ -106,68 +92,21 @@ impl Part {
             return Ok(Bytes::Span(info.offset..info.offset));
         }
         let (block, block_bytes) = info.dtype.block();
-        // Rows of elements within rows, from the innermost on: how many, and from one to the next.
-        let (mut width, mut pitch, mut offset) = (block_bytes, block_bytes, info.offset);
-        let mut levels: Vec<(u64, u64)> = Vec::new();
+        let (mut pitch, mut offset) = (block_bytes, info.offset);
+        let mut dimensions = Vec::with_capacity(self.ranges.len());
         let last = self.ranges.len().wrapping_sub(1);
         for (dimension, (range, size)) in self.ranges.iter().zip(&info.shape).enumerate().rev() {
             let unit = if dimension == last { block } else { 1 };
-            let (start, count, size) = (
-                range.start / unit,
-                (range.end - range.start) / unit,
-                size / unit,
-            );
             // Within the tensor, whose bytes were counted.
-            offset += start * pitch;
-            match levels.last_mut() {
-                None if width == pitch => width *= count,
-                Some((rows, row_pitch)) if *rows * *row_pitch == pitch => *rows *= count,
-                _ if count == 1 => {}
-                _ => levels.push((count, pitch)),
-            }
-            pitch *= size;
+            offset += range.start / unit * pitch;
+            dimensions.push(((range.end - range.start) / unit, pitch.into()));
+            pitch *= size / unit;
         }
-        let (rows, planes) = match levels[..] {
-            [] => return Ok(Bytes::Span(offset..offset + width)),
-            [rows] => (rows, (1, 0)),
-            [rows, planes] => (rows, planes),
-            [..] => return self.spans(info, (offset, width), &levels),
-        };
-        let shape = Shape::pitched_3d(width, rows.0, rows.1, planes.0, planes.1);
-        let Ok(shape) = shape else {
-            unreachable!("the rows of a tensor do not overlap, and end within its file");
-        };
-        Ok(Bytes::Rows(offset, shape))
-    }
-
-    /// Lists the rows.
-    fn spans(
-        &self,
-        info: &TensorInfo,
-        (offset, width): (u64, u64),
-        levels: &[(u64, u64)],
-    ) -> Result<Bytes, LoadError> {
-        let count = levels
-            .iter()
-            .fold(1u64, |all, (count, _)| all.saturating_mul(*count));
-        if count > MOST_SPANS {
-            return Err(LoadError::Slice {
-                tensor: info.name.clone(),
-                shape: info.shape.clone(),
-                reason: format!(
-                    "the slice lies in {count} rows of more than three dimensions, and at most {MOST_SPANS} are listed"
-                ),
-            });
-        }
-        let start = |number: u64| {
-            let walk = levels.iter().fold((number, offset), |(left, at), level| {
-                let (count, pitch) = level;
-                (left / count, at + left % count * pitch)
-            });
-            walk.1
-        };
-        let spans = (0..count).map(|number| start(number)..start(number) + width);
-        Ok(Bytes::Spans(spans.collect()))
+        Bytes::strided(offset, block_bytes, dimensions).map_err(|rows| LoadError::Slice {
+            tensor: info.name.clone(),
+            shape: info.shape.clone(),
+            reason: format!("the slice lies in {rows}"),
+        })
     }
 }
 
@@ -214,77 +153,4 @@ pub(super) fn split_along(
         ranges
     });
     Ok(cut.collect())
-}
-
-impl Bytes {
-    /// Returns those of a whole tensor.
-    pub(super) fn of_tensor(info: &TensorInfo) -> Bytes {
-        Bytes::Span(info.offset..info.offset + info.len_bytes)
-    }
-
-    /// Returns where the last of them ends in the file.
-    pub(super) fn end(&self) -> u64 {
-        match self {
-            Bytes::Span(span) => span.end,
-            Bytes::Spans(spans) => spans.iter().map(|span| span.end).max().unwrap_or(0),
-            Bytes::Rows(offset, shape) => offset + shape.extent_bytes(),
-        }
-    }
-
-    /// Returns how many there are.
-    pub(super) fn len_bytes(&self) -> u64 {
-        match self {
-            Bytes::Span(span) => span.end - span.start,
-            Bytes::Spans(spans) => spans.iter().map(|span| span.end - span.start).sum(),
-            Bytes::Rows(_, shape) => shape.payload_bytes(),
-        }
-    }
-
-    /// Returns how many of them lie in pieces that may be read past the cache.
-    pub(super) fn long_bytes(&self) -> u64 {
-        let long = |len: u64| {
-            if len >= HostFile::DIRECT_BYTES {
-                len
-            } else {
-                0
-            }
-        };
-        match self {
-            Bytes::Span(span) => long(span.end - span.start),
-            Bytes::Spans(spans) => spans.iter().map(|span| long(span.end - span.start)).sum(),
-            Bytes::Rows(_, shape) if long(shape.width_bytes()) == 0 => 0,
-            Bytes::Rows(_, shape) => shape.payload_bytes(),
-        }
-    }
-
-    /// Returns how many bytes are read for them.
-    pub(super) fn read_bytes(&self, file: &ModelFile) -> u64 {
-        let span = |start, len| Span::new(start, len);
-        match self {
-            Bytes::Span(only) => only.end - only.start,
-            Bytes::Spans(spans) => {
-                let spans = spans.iter().map(|of| span(of.start, of.end - of.start));
-                file.read_bytes(spans)
-            }
-            Bytes::Rows(_, shape) => {
-                let (width, all) = (shape.width_bytes(), shape.payload_bytes());
-                let two = shape.runs(0, shape, 0, span(0, all.min(2 * width)));
-                let two = two.map(|row| span(row.offset, row.len_bytes));
-                // Rows are all as far apart; a few more or less where planes and reads begin.
-                match file.read_bytes(two) > 2 * width {
-                    true => shape.extent_bytes(),
-                    false => all,
-                }
-            }
-        }
-    }
-
-    /// Returns the region of a file.
-    pub(super) fn of(&self, file: &Buffer) -> Result<Region, transload::Error> {
-        Ok(match self {
-            Bytes::Span(only) => Region::from(file.slice(only.clone())?),
-            Bytes::Spans(spans) => Region::spans(file, spans)?,
-            Bytes::Rows(offset, shape) => Region::new(file, *offset, *shape)?,
-        })
-    }
 }

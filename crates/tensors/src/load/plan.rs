@@ -7,10 +7,11 @@ use transload::hal::MemoryInfo;
 use transload::host::HostFile;
 use transload::{Buffer, Explanation, MemoryId, OnFailure, Place, Region, Request};
 
-use super::part::{Bytes, Part, Ranges, split_along};
+use super::part::{Part, Ranges, split_along};
 use super::run::{Limits, MOST_RUN_BYTES, Run};
 use super::{Choice, Load, LoadError, Loading};
 use crate::TensorInfo;
+use crate::bytes::Bytes;
 use crate::model::Source;
 
 /// Where runs begin: the alignment that adapters ask for, for whole buffers of a shader.

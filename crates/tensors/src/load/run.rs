@@ -2,7 +2,7 @@
 
 use transload::Conversion;
 
-use super::part::Bytes;
+use crate::bytes::Bytes;
 
 /// Where tensors begin in memory: at multiples of this. JAX takes host memory without a copy from 64 on, and vector
 /// instructions load whole registers.

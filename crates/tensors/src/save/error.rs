@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use transload::{ErrorClass, TransferError};
 
-use crate::DType;
+use crate::{DType, TensorError};
 
 /// Why tensors were not saved.
 #[derive(Debug, thiserror::Error)]
@@ -28,19 +28,13 @@ pub enum SaveError {
         /// Its type.
         dtype: DType,
     },
-    /// A buffer of another length than type and shape say.
-    #[error("tensor {tensor:?} of {dtype} {shape:?} has {}, and its buffer {found}", Needs(*needs))]
-    Length {
+    /// A tensor that lies in too many rows.
+    #[error("tensor {tensor:?}: {source}")]
+    Tensor {
         /// The tensor.
         tensor: String,
-        /// Its type.
-        dtype: DType,
-        /// Its shape.
-        shape: Vec<u64>,
-        /// The bytes of that shape; `None` where they are no whole number, or more than 2⁶⁴.
-        needs: Option<u64>,
-        /// The bytes of the buffer.
-        found: u64,
+        /// What is not right.
+        source: TensorError,
     },
     /// A header that no reader would take.
     #[error("cannot write the header: {reason}")]
@@ -77,17 +71,6 @@ pub(crate) fn is_consequence(error: &TransferError) -> bool {
     matches!(error, BatchStopped | Cancelled { .. })
 }
 
-struct Needs(Option<u64>);
-
-impl std::fmt::Display for Needs {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(bytes) => write!(f, "{bytes} bytes"),
-            None => f.write_str("no whole number of bytes"),
-        }
-    }
-}
-
 impl SaveError {
     /// Returns whether the copy may have ended because another one failed before.
     pub(super) fn is_consequence(&self) -> bool {
@@ -100,8 +83,8 @@ impl SaveError {
             SaveError::Duplicate { .. }
             | SaveError::Reserved
             | SaveError::DType { .. }
-            | SaveError::Length { .. }
             | SaveError::Header { .. } => ErrorClass::Caller,
+            SaveError::Tensor { source, .. } => source.class(),
             SaveError::File { source, .. } => match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorClass::Exhausted,
                 io::ErrorKind::NotFound

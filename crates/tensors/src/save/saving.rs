@@ -40,6 +40,15 @@ impl Saving {
     ) -> Result<Saving, SaveError> {
         let paths = paths(path, contents.len())?;
         let index = index(path, &paths, &contents)?;
+        let sources = contents.iter().flat_map(|content| &content.tensors);
+        let sources = sources.map(|item| {
+            let region = item.tensor.region();
+            region.map_err(|source| SaveError::Tensor {
+                tensor: item.name.clone(),
+                source,
+            })
+        });
+        let mut sources = sources.collect::<Result<Vec<_>, _>>()?.into_iter();
         let (mut files, mut requests, mut copies) = (Vec::new(), Vec::new(), Vec::new());
         for (path, content) in paths.into_iter().zip(contents) {
             let failed = |source| SaveError::File {
@@ -47,7 +56,7 @@ impl Saving {
                 source,
             };
             let partial = Partial::beside(&path).map_err(failed)?;
-            let lens = content.tensors.iter().map(|item| item.buffer.len());
+            let lens = content.tensors.iter().map(|item| item.tensor.len_bytes());
             let len_bytes = content.header.len() as u64 + lens.sum::<u64>();
             let mut file = partial.file();
             let written = file
@@ -59,10 +68,10 @@ impl Saving {
             let file = manager.adopt_file(file.map_err(|error| library(error.into()))?);
             let file = file.map_err(library)?;
             let mut at = content.header.len() as u64;
-            for item in content.tensors {
-                let end = at + item.buffer.len();
+            for (item, source) in content.tensors.into_iter().zip(&mut sources) {
+                let end = at + item.tensor.len_bytes();
                 let target = file.slice(at..end).map_err(transload::Error::from)?;
-                requests.push(Request::new(&item.buffer, &target).cancel_on_drop());
+                requests.push(Request::new(source, &target).cancel_on_drop());
                 copies.push((path.clone(), item.name));
                 at = end;
             }
@@ -76,7 +85,7 @@ impl Saving {
         Ok(Saving {
             all_bytes: requests
                 .iter()
-                .map(|request| request.src().buffer().len())
+                .map(|request| request.src().shape().payload_bytes())
                 .sum(),
             files,
             copies: copies
@@ -243,7 +252,7 @@ fn index(
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         for item in &content.tensors {
             weight_map.insert(item.name.as_str(), name.to_string());
-            total_size += item.buffer.len();
+            total_size += item.tensor.len_bytes();
         }
     }
     let metadata = Total { total_size };

@@ -6,7 +6,7 @@ use std::thread;
 
 use proptest::prelude::*;
 use transload_tensors::transload::{AllocSpec, Place, StagingBudget, TransferManager};
-use transload_tensors::{LoadError, Loader, Model, Tensor};
+use transload_tensors::{LoadError, Loaded, Loader, Model};
 use transload_testkit::sim::{Completion, HostSide, Sim};
 use transload_testkit::topology;
 
@@ -87,9 +87,9 @@ fn file(lens: &[usize], seed: usize) -> Vec<u8> {
     file
 }
 
-fn is_right(manager: &TransferManager, file: &[u8], tensor: &Tensor) -> bool {
+fn is_right(manager: &TransferManager, file: &[u8], tensor: &Loaded) -> bool {
     let begin = tensor.info().offset as usize;
-    manager.read_to_vec(&tensor.buffer).unwrap()
+    manager.read_to_vec(tensor.buffer()).unwrap()
         == file[begin..][..tensor.info().len_bytes as usize]
 }
 
@@ -105,7 +105,7 @@ fn allocations_are_no_larger_than_the_device_allows() {
         (plan.transfers(), plan.memories().next().unwrap().1),
         (2, 8 << 20)
     );
-    let tensors: Vec<Tensor> = plan.start().unwrap().collect::<Result<_, _>>().unwrap();
+    let tensors: Vec<Loaded> = plan.start().unwrap().collect::<Result<_, _>>().unwrap();
     assert!(
         tensors.len() == 8
             && tensors
@@ -153,7 +153,7 @@ fn a_device_that_is_too_small_is_told_before_anything_is_read() {
         let tensors = plan
             .start()
             .unwrap()
-            .collect::<Result<Vec<Tensor>, _>>()
+            .collect::<Result<Vec<Loaded>, _>>()
             .unwrap();
         assert_eq!(tensors.len(), 4);
         tensors
@@ -183,7 +183,7 @@ fn threads_share_a_loader_and_drop_loads_midway() {
                     let to = place(["sim:0", "cpu:0"][(round / 2 + number) % 2]);
                     let loading = loader.load(&model).to(to).start().unwrap();
                     let taken = loading.take([7, 0, 2, 1][round % 4]);
-                    let tensors: Vec<Tensor> = taken.collect::<Result<_, _>>().unwrap();
+                    let tensors: Vec<Loaded> = taken.collect::<Result<_, _>>().unwrap();
                     assert!(tensors.iter().all(|tensor| is_right(manager, file, tensor)));
                 }
             });

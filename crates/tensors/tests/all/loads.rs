@@ -10,7 +10,7 @@ use futures_core::Stream;
 use transload_tensors::transload::{
     Advice, ErrorClass, MemoryKind, Place, Priority, TransferError, TransferManager,
 };
-use transload_tensors::{LoadError, Loader, Model, Reading, Tensor, TensorInfo};
+use transload_tensors::{LoadError, Loaded, Loader, Model, Reading, TensorInfo};
 
 use crate::files::{Folder, Gguf, safetensors};
 
@@ -69,13 +69,13 @@ fn model() -> (Folder, Model) {
     (folder, model)
 }
 
-fn bytes_in_file(model: &Model, tensor: &Tensor) -> Vec<u8> {
+fn bytes_in_file(model: &Model, tensor: &Loaded) -> Vec<u8> {
     let file = fs::read(model.files()[tensor.info().file].path()).unwrap();
     let begin = tensor.info().offset as usize;
     file[begin..begin + tensor.info().len_bytes as usize].to_vec()
 }
 
-fn by_name(loading: impl Iterator<Item = Result<Tensor, LoadError>>) -> BTreeMap<String, Tensor> {
+fn by_name(loading: impl Iterator<Item = Result<Loaded, LoadError>>) -> BTreeMap<String, Loaded> {
     let tensors = loading.map(|tensor| tensor.map(|of| (of.name().to_owned(), of)));
     tensors.collect::<Result<_, _>>().unwrap()
 }
@@ -91,7 +91,7 @@ fn every_tensor_has_the_bytes_of_its_file_at_a_multiple_of_64() {
     assert_eq!(tensors.len(), model.tensors().len());
     for (name, tensor) in &tensors {
         assert_eq!(model.tensor(name), Some(tensor.info()));
-        let bytes = tensor.buffer.read().unwrap();
+        let bytes = tensor.buffer().read().unwrap();
         assert!(*bytes == bytes_in_file(&model, tensor)[..], "{name}");
         assert!(
             bytes.is_empty() || bytes.as_ptr().addr().is_multiple_of(64),
@@ -107,15 +107,15 @@ fn mapped_tensors_are_the_bytes_of_their_files_and_outlive_the_model() {
     let loader = Loader::new(&manager());
     // SAFETY: nothing changes the files meanwhile.
     let tensors = unsafe { loader.map(&model) }.unwrap();
-    let infos: Vec<&TensorInfo> = tensors.iter().map(Tensor::info).collect();
+    let infos: Vec<&TensorInfo> = tensors.iter().map(Loaded::info).collect();
     assert_eq!(infos, model.tensors().iter().collect::<Vec<_>>());
     let wanted: Vec<Vec<u8>> = { tensors.iter() }
         .map(|tensor| bytes_in_file(&model, tensor))
         .collect();
     drop((model, loader));
     for (tensor, wanted) in tensors.iter().zip(wanted) {
-        assert!(*tensor.buffer.read().unwrap() == wanted[..], "{tensor:?}");
-        assert!(tensor.buffer.write().is_err(), "{tensor:?}");
+        assert!(*tensor.buffer().read().unwrap() == wanted[..], "{tensor:?}");
+        assert!(tensor.buffer().write().is_err(), "{tensor:?}");
     }
 }
 
@@ -140,7 +140,7 @@ fn blocks_of_gguf_with_padding_between_them_arrive_as_they_are() {
     assert_eq!(plan.transfers(), 2);
     drop(plan);
     for tensor in by_name(loader.load(&model).verify().start().unwrap()).values() {
-        assert!(*tensor.buffer.read().unwrap() == bytes_in_file(&model, tensor)[..]);
+        assert!(*tensor.buffer().read().unwrap() == bytes_in_file(&model, tensor)[..]);
     }
 }
 
@@ -177,7 +177,7 @@ fn each_tensor_goes_where_it_is_to_go() {
     let loader = Loader::new(&manager);
     let [heap, shared] = ["cpu:0", "cpu:0/shared"].map(|place| place.parse::<Place>().unwrap());
     let is_right =
-        |tensor: &Tensor| *tensor.buffer.read().unwrap() == bytes_in_file(&model, tensor)[..];
+        |tensor: &Loaded| *tensor.buffer().read().unwrap() == bytes_in_file(&model, tensor)[..];
     // By a rule.
     let odd = |tensor: &TensorInfo| tensor.len_bytes % 2 == 1;
     let plan = loader
@@ -194,7 +194,7 @@ fn each_tensor_goes_where_it_is_to_go() {
         } else {
             "cpu:0/pageable"
         };
-        assert_eq!(tensor.buffer.memory().to_string(), expected);
+        assert_eq!(tensor.buffer().memory().to_string(), expected);
         assert!(is_right(tensor), "{}", tensor.name());
     }
     // In equal shares: 20 MiB of 39 are in one tensor.
@@ -213,7 +213,7 @@ fn each_tensor_goes_where_it_is_to_go() {
         .plan()
         .unwrap();
     let mut loading = plan.start().unwrap();
-    let all: Vec<Tensor> = loading.by_ref().collect::<Result<_, _>>().unwrap();
+    let all: Vec<Loaded> = loading.by_ref().collect::<Result<_, _>>().unwrap();
     assert_eq!(
         loading.progress(),
         (2 * model.len_bytes(), 2 * model.len_bytes())
@@ -222,7 +222,7 @@ fn each_tensor_goes_where_it_is_to_go() {
     assert!(all.iter().all(is_right));
     let in_heap = all
         .iter()
-        .filter(|tensor| tensor.buffer.memory().to_string() == "cpu:0/pageable");
+        .filter(|tensor| tensor.buffer().memory().to_string() == "cpu:0/pageable");
     assert_eq!(in_heap.count(), model.tensors().len());
     // The files were read once.
     let from_files = || {
@@ -264,7 +264,7 @@ fn a_file_that_is_not_in_the_cache_is_read_past_it() {
     let is_through = |way: &Reading| matches!(way, Reading::ThroughCache { .. });
     assert!(is_direct || ways.iter().all(is_through), "{ways:?}");
     for (name, tensor) in by_name(plan.start().unwrap()) {
-        let arrived = manager.read_to_vec(&tensor.buffer).unwrap();
+        let arrived = manager.read_to_vec(tensor.buffer()).unwrap();
         assert!(arrived == bytes_in_file(&model, &tensor), "{name}");
     }
 }
@@ -284,7 +284,7 @@ fn a_load_is_a_stream_and_ends_at_its_deadline() {
     assert_eq!(tensors.len(), model.tensors().len());
     for (name, tensor) in tensors {
         assert!(
-            *tensor.buffer.read().unwrap() == bytes_in_file(&model, &tensor)[..],
+            *tensor.buffer().read().unwrap() == bytes_in_file(&model, &tensor)[..],
             "{name}"
         );
     }
@@ -303,14 +303,14 @@ fn memory_is_used_again_when_its_last_tensor_is_gone() {
     let loader = Loader::new(&manager());
     let load = || by_name(loader.load(&model).start().unwrap());
     let address =
-        |tensors: &BTreeMap<String, Tensor>| tensors["t0"].buffer.read().unwrap().as_ptr();
+        |tensors: &BTreeMap<String, Loaded>| tensors["t0"].buffer().read().unwrap().as_ptr();
     let mut first = load();
     let place = address(&first);
     let last = first.remove("t9").unwrap();
     drop(first);
     let second = load();
     assert_ne!(address(&second), place, "t9 is still there");
-    assert!(*last.buffer.read().unwrap() == bytes_in_file(&model, &last)[..]);
+    assert!(*last.buffer().read().unwrap() == bytes_in_file(&model, &last)[..]);
     drop(last);
     let third = load();
     assert_eq!(address(&third), place);
@@ -318,14 +318,20 @@ fn memory_is_used_again_when_its_last_tensor_is_gone() {
     // A small tensor does not hold all of it.
     let mut small = by_name(loader.load(&model).only(["t4"]).start().unwrap());
     assert_ne!(
-        small.remove("t4").unwrap().buffer.read().unwrap().as_ptr(),
+        small
+            .remove("t4")
+            .unwrap()
+            .buffer()
+            .read()
+            .unwrap()
+            .as_ptr(),
         place
     );
     loader.trim();
     // A tensor outlives its loader.
     let tensors = load();
     drop(loader);
-    assert!(*tensors["t7"].buffer.read().unwrap() == bytes_in_file(&model, &tensors["t7"])[..]);
+    assert!(*tensors["t7"].buffer().read().unwrap() == bytes_in_file(&model, &tensors["t7"])[..]);
 }
 
 #[test]
@@ -340,7 +346,7 @@ fn a_file_that_was_cut_short_is_an_error_and_one_that_was_replaced_is_read_as_it
     let tensor = &tensors["t13"];
     let begin = tensor.info().offset as usize;
     let expected = &before[begin..begin + tensor.info().len_bytes as usize];
-    assert!(*tensor.buffer.read().unwrap() == *expected);
+    assert!(*tensor.buffer().read().unwrap() == *expected);
 
     let path = folder.path("a.safetensors");
     let len = fs::metadata(&path).unwrap().len();

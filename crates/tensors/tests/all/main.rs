@@ -11,3 +11,4 @@ mod remote;
 mod safetensors;
 mod saves;
 mod slices;
+mod tensor;

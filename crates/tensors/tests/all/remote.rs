@@ -71,7 +71,7 @@ impl Net {
             let (tensor, info) = tensor.map(|tensor| (tensor.clone(), tensor.info().clone()))?;
             let path = model.files()[info.file].path().to_str().unwrap();
             let range = info.offset as usize..(info.offset + info.len_bytes) as usize;
-            let arrived = self.manager.read_to_vec(&tensor.buffer).unwrap();
+            let arrived = self.manager.read_to_vec(tensor.buffer()).unwrap();
             assert!(arrived == self.server.read(path, range), "{}", info.name);
         }
         Ok(())
@@ -185,7 +185,7 @@ fn the_plan_says_what_is_read_for_a_slice() {
         assert_eq!(asked as u64, read, "{name}");
         let (info, arrived) = (
             tensor.info(),
-            net.manager.read_to_vec(&tensor.buffer).unwrap(),
+            net.manager.read_to_vec(tensor.buffer()).unwrap(),
         );
         let rows = (0..info.shape[0]).flat_map(|row| {
             let at = (info.offset + row * info.shape[1] + 5) as usize;

@@ -5,7 +5,7 @@ use std::fs;
 
 use safetensors::SafeTensors;
 use transload_tensors::transload::{AllocSpec, Buffer, DeviceId, ErrorClass, TransferManager};
-use transload_tensors::{DType, Loader, Model, Save, SaveError, Tensor};
+use transload_tensors::{DType, Loaded, Loader, Model, Save, SaveError, Tensor};
 
 use crate::files::Folder;
 
@@ -27,6 +27,10 @@ fn buffer(manager: &TransferManager, bytes: &[u8]) -> Buffer {
     buffer
 }
 
+fn tensor(manager: &TransferManager, dtype: DType, shape: &[u64], bytes: &[u8]) -> Tensor {
+    Tensor::new(&buffer(manager, bytes), dtype, shape).unwrap()
+}
+
 const TENSORS: [(&str, DType, &[u64]); 6] = [
     ("b", DType::BF16, &[700, 1001]),
     ("a", DType::F32, &[3, 5]),
@@ -41,7 +45,7 @@ fn described(manager: &TransferManager) -> (Save, BTreeMap<&'static str, Vec<u8>
     let mut expected = BTreeMap::new();
     for (number, (name, dtype, shape)) in TENSORS.iter().enumerate() {
         let bytes = bytes(dtype.len_bytes(shape).unwrap() as usize, number);
-        save = save.tensor(*name, *dtype, shape, &buffer(manager, &bytes));
+        save = save.tensor(*name, &tensor(manager, *dtype, shape, &bytes));
         expected.insert(*name, bytes);
     }
     (save, expected)
@@ -76,7 +80,7 @@ fn what_is_saved_is_what_the_crate_reads_and_what_is_loaded() {
     let loader = Loader::new(&manager);
     for tensor in loader.load(&model).start().unwrap() {
         let tensor = tensor.unwrap();
-        assert!(*tensor.buffer.read().unwrap() == expected[tensor.name()][..]);
+        assert!(*tensor.buffer().read().unwrap() == expected[tensor.name()][..]);
     }
     assert_eq!(fs::read_dir(folder.path("")).unwrap().count(), 1);
 }
@@ -111,14 +115,14 @@ fn shards_and_their_list_are_one_model_and_replace_an_older_one() {
     let model = Model::open(folder.path("")).unwrap();
     assert_eq!(model.tensors().len(), TENSORS.len());
     let loader = Loader::new(&manager);
-    let loaded: Vec<Tensor> = loader
+    let loaded: Vec<Loaded> = loader
         .load(&model)
         .start()
         .unwrap()
         .collect::<Result<_, _>>()
         .unwrap();
     for tensor in &loaded {
-        assert!(*tensor.buffer.read().unwrap() == expected[tensor.name()][..]);
+        assert!(*tensor.buffer().read().unwrap() == expected[tensor.name()][..]);
     }
     // And back into one file.
     let path = folder.path("again.safetensors");
@@ -137,10 +141,10 @@ fn a_save_has_the_bytes_of_its_start() {
     let folder = Folder::of(&[]);
     let path = folder.path("model.safetensors");
     let (before, after) = (bytes(8 << 20, 1), bytes(8 << 20, 2));
-    let tensor = buffer(&manager, &before);
-    let save = Save::new(&manager).tensor("x", DType::U8, &[8 << 20], &tensor);
+    let tensor = tensor(&manager, DType::U8, &[8 << 20], &before);
+    let save = Save::new(&manager).tensor("x", &tensor);
     let saving = save.start(&path).unwrap();
-    manager.copy_from_slice(&after, &tensor).unwrap();
+    manager.copy_from_slice(&after, tensor.buffer()).unwrap();
     saving.wait().unwrap();
     let file = fs::read(&path).unwrap();
     assert!(
@@ -151,7 +155,25 @@ fn a_save_has_the_bytes_of_its_start() {
             .data()
             == before
     );
-    assert!(*tensor.read().unwrap() == after[..]);
+    assert!(*tensor.buffer().read().unwrap() == after[..]);
+}
+
+#[test]
+fn a_strided_tensor_is_dense_in_its_file() {
+    let manager = manager();
+    let folder = Folder::of(&[]);
+    let path = folder.path("model.safetensors");
+    let rows = buffer(&manager, &[0, 1, 2, 3, 4, 5]);
+    let columns = Tensor::strided(&rows, 2, DType::U8, &[3, 2], &[-1, 3]).unwrap();
+    let saving = Save::new(&manager)
+        .tensor("x", &columns)
+        .start(&path)
+        .unwrap();
+    assert_eq!(saving.progress().1, 6);
+    saving.wait().unwrap();
+    let file = fs::read(&path).unwrap();
+    let theirs = SafeTensors::deserialize(&file).unwrap();
+    assert_eq!(theirs.tensor("x").unwrap().data(), [2, 5, 1, 4, 0, 3]);
 }
 
 #[test]
@@ -159,8 +181,8 @@ fn a_save_that_is_dropped_or_cancelled_leaves_what_was_there() {
     let manager = manager();
     let folder = Folder::of(&[("model.safetensors", b"before")]);
     let path = folder.path("model.safetensors");
-    let tensor = buffer(&manager, &bytes(8 << 20, 1));
-    let save = Save::new(&manager).tensor("x", DType::U8, &[8 << 20], &tensor);
+    let tensor = tensor(&manager, DType::U8, &[8 << 20], &bytes(8 << 20, 1));
+    let save = Save::new(&manager).tensor("x", &tensor);
     let saving = save.clone().start(&path).unwrap();
     assert_eq!(saving.partial_paths().count(), 1);
     drop(saving);
@@ -178,27 +200,20 @@ fn what_safetensors_cannot_hold_is_refused_before_a_file_is_made() {
     let manager = manager();
     let folder = Folder::of(&[]);
     let path = folder.path("model.safetensors");
-    let four = buffer(&manager, &[1; 4]);
-    let save = || Save::new(&manager).tensor("a", DType::U8, &[4], &four);
+    let four = tensor(&manager, DType::U8, &[4], &[1; 4]);
+    let blocks = tensor(&manager, DType::Q4_0, &[32], &[1; 18]);
+    // Rows that no shape says and no list takes.
+    let apart = buffer(&manager, &[0; 1 << 23]);
+    let apart = Tensor::strided(&apart, (1 << 23) - 1, DType::U8, &[1 << 21], &[-2]).unwrap();
+    let save = || Save::new(&manager).tensor("a", &four);
     for (save, told) in [
+        (save().tensor("a", &four), "two tensors have the name \"a\""),
         (
-            save().tensor("a", DType::F32, &[1], &four),
-            "two tensors have the name \"a\"",
-        ),
-        (
-            save().tensor("b", DType::F16, &[3], &four),
-            "tensor \"b\" of F16 [3] has 6 bytes, and its buffer 4",
-        ),
-        (
-            save().tensor("b", DType::F4, &[7], &four),
-            "tensor \"b\" of F4 [7] has no whole number of bytes, and its buffer 4",
-        ),
-        (
-            save().tensor("b", DType::Q4_0, &[32], &four),
+            save().tensor("b", &blocks),
             "tensor \"b\" has elements of Q4_0, a type that safetensors does not have",
         ),
         (
-            save().tensor("__metadata__", DType::U8, &[4], &four),
+            save().tensor("__metadata__", &four),
             "no tensor of safetensors has the name \"__metadata__\"",
         ),
     ] {
@@ -206,6 +221,13 @@ fn what_safetensors_cannot_hold_is_refused_before_a_file_is_made() {
         assert_eq!(error.to_string(), told);
         assert_eq!(error.class(), ErrorClass::Caller);
     }
+    let error = save().tensor("b", &apart).start(&path).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "tensor \"b\": the tensor lies in 2097152 rows of more than three dimensions, or that overlap or go backwards, \
+         and at most 1048576 are listed; copy parts of it"
+    );
+    assert_eq!(error.class(), ErrorClass::Unsupported);
     let error = save()
         .start(folder.path("no/model.safetensors"))
         .unwrap_err();

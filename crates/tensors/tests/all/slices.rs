@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use proptest::prelude::*;
 use transload_tensors::transload::{Place, TransferManager};
-use transload_tensors::{DType, LoadError, Loader, Model, Tensor};
+use transload_tensors::{DType, LoadError, Loaded, Loader, Model};
 
 use crate::devices::{manager, place};
 use crate::files::{Folder, Gguf, safetensors};
@@ -24,7 +24,7 @@ fn file(shapes: &[Vec<u64>]) -> Vec<u8> {
 }
 
 /// The bytes of a slice, element by element.
-fn sliced(file: &[u8], tensor: &Tensor, ranges: &[Range<u64>]) -> Vec<u8> {
+fn sliced(file: &[u8], tensor: &Loaded, ranges: &[Range<u64>]) -> Vec<u8> {
     let shape = &tensor.info().shape;
     let mut elements = vec![0u64];
     for (range, size) in ranges.iter().zip(shape) {
@@ -42,12 +42,12 @@ fn sliced(file: &[u8], tensor: &Tensor, ranges: &[Range<u64>]) -> Vec<u8> {
     bytes.collect()
 }
 
-fn tensors(loading: impl Iterator<Item = Result<Tensor, LoadError>>) -> Vec<Tensor> {
+fn tensors(loading: impl Iterator<Item = Result<Loaded, LoadError>>) -> Vec<Loaded> {
     loading.collect::<Result<_, _>>().unwrap()
 }
 
-fn read(manager: &TransferManager, tensor: &Tensor) -> Vec<u8> {
-    manager.read_to_vec(&tensor.buffer).unwrap()
+fn read(manager: &TransferManager, tensor: &Loaded) -> Vec<u8> {
+    manager.read_to_vec(tensor.buffer()).unwrap()
 }
 
 prop_compose! {
@@ -93,7 +93,7 @@ proptest! {
         prop_assert!(plan.read_bytes() <= bytes.len() as u64);
         let tensors = tensors(plan.start().unwrap());
         prop_assert_eq!(tensors.len(), all.len());
-        prop_assert_eq!(len_bytes, tensors.iter().map(|of| of.buffer.len()).sum::<u64>());
+        prop_assert_eq!(len_bytes, tensors.iter().map(|of| of.len_bytes()).sum::<u64>());
         for tensor in tensors {
             let whole = tensor.info().shape.iter().map(|size| 0..*size);
             let mut ranges = slice(tensor.name()).unwrap_or_default();
@@ -137,7 +137,7 @@ fn a_split_gives_each_place_its_part_and_what_no_rule_names_to_all() {
                 assert!(read(&manager, tensor) == sliced(&bytes, tensor, &ranges));
                 (
                     tensor.name(),
-                    tensor.buffer.memory().device.to_string(),
+                    tensor.buffer().memory().device.to_string(),
                     ranges,
                 )
             })
@@ -326,7 +326,7 @@ fn shapes_that_no_number_holds_are_refused_or_empty() {
     ];
     for load in loads {
         let tensors = tensors(load.start().unwrap());
-        assert!(!tensors.is_empty() && tensors.iter().all(|of| of.buffer.is_empty()));
+        assert!(!tensors.is_empty() && tensors.iter().all(|of| of.buffer().is_empty()));
     }
     // A whole slice of a type whose last dimension is no whole blocks.
     let header = r#"{"x":{"dtype":"F4","shape":[2,3],"data_offsets":[0,3]}}"#;

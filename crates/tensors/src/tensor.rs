@@ -1,0 +1,211 @@
+//! Tensors in memory.
+
+mod error;
+
+use transload::{Buffer, Region};
+
+use crate::DType;
+use crate::bytes::Bytes;
+
+pub use error::TensorError;
+
+/// A tensor in any memory: a buffer, and the type, shape and strides of its elements. Clones show the same bytes.
+///
+/// ```
+/// use transload_tensors::transload::TransferManager;
+/// use transload_tensors::{DType, Tensor};
+///
+/// let manager = TransferManager::discover()?;
+/// let bytes = manager.adopt(vec![0u8, 1, 2, 3, 4, 5])?;
+/// let rows = Tensor::new(&bytes, DType::U8, &[2, 3])?;
+/// assert_eq!(rows.strides(), [3, 1]);
+/// // The same bytes, as the transposed matrix.
+/// let columns = Tensor::strided(&bytes, 0, DType::U8, &[3, 2], &[1, 3])?;
+/// assert_eq!(manager.read_to_vec(columns.region()?)?, [0, 3, 1, 4, 2, 5]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// From the first byte of an element to the last one, and no more.
+    buffer: Buffer,
+    /// Where the first element begins there.
+    offset: u64,
+    dtype: DType,
+    shape: Vec<u64>,
+    /// `None`: dense.
+    strides: Option<Vec<i64>>,
+}
+
+impl Tensor {
+    /// Makes a dense tensor of all bytes of a buffer: its elements lie next to each other, those of the last dimension first.
+    /// `shape` has the sizes of its dimensions in elements, the outermost first; a tensor without dimensions has one element.
+    ///
+    /// # Errors
+    /// When the buffer has not the length that type and shape say.
+    pub fn new(buffer: &Buffer, dtype: DType, shape: &[u64]) -> Result<Tensor, TensorError> {
+        match dtype.len_bytes(shape) {
+            Some(needs) if needs == buffer.len() => {
+                Ok(Tensor::dense(buffer.clone(), dtype, shape.to_vec()))
+            }
+            needs => Err(TensorError::Length {
+                dtype,
+                shape: shape.to_vec(),
+                needs,
+                found: buffer.len(),
+            }),
+        }
+    }
+
+    /// Makes a tensor whose first element begins at byte `offset` of a buffer. `strides` has, for each dimension, how many
+    /// elements lie from one to the next; they may be negative, or zero for elements that repeat. [`Tensor::buffer`] is then
+    /// the part of the buffer from the lowest byte of an element to the highest one.
+    ///
+    /// # Errors
+    /// When there are not as many strides as dimensions, an element does not lie within the buffer, the elements together have
+    /// more than 2⁶⁴ bytes, or the type's elements share bytes or a scale, as those of `F4` and `Q4_0`, and are not dense.
+    pub fn strided(
+        buffer: &Buffer,
+        offset: u64,
+        dtype: DType,
+        shape: &[u64],
+        strides: &[i64],
+    ) -> Result<Tensor, TensorError> {
+        if shape.len() != strides.len() {
+            return Err(TensorError::Strides {
+                shape: shape.to_vec(),
+                strides: strides.to_vec(),
+            });
+        }
+        let length = || TensorError::Length {
+            dtype,
+            shape: shape.to_vec(),
+            needs: None,
+            found: buffer.len(),
+        };
+        let len_bytes = dtype.len_bytes(shape).ok_or_else(length)?;
+        let dense = dense_strides(shape);
+        let mut dimensions = shape.iter().zip(strides).zip(&dense);
+        let is_dense = len_bytes == 0
+            || dimensions.all(|((size, stride), dense)| *size == 1 || stride == dense);
+        let (block, width) = dtype.block();
+        if !is_dense && block != 1 {
+            return Err(TensorError::Blocks { dtype });
+        }
+        let first = i128::from(offset);
+        let (lowest, end) = match is_dense {
+            true => (Some(first), Some(first + i128::from(len_bytes))),
+            false => {
+                let (mut lowest, mut end) = (Some(first), Some(first + i128::from(width)));
+                for (size, stride) in shape.iter().zip(strides) {
+                    let bound = if *stride < 0 { &mut lowest } else { &mut end };
+                    let last = i128::from(size - 1) * i128::from(*stride);
+                    let last = last.checked_mul(width.into());
+                    *bound = bound.zip(last).and_then(|(at, last)| at.checked_add(last));
+                }
+                (lowest, end)
+            }
+        };
+        let span = |at: Option<i128>| u64::try_from(at?).ok();
+        let within = span(lowest).zip(span(end));
+        let within = within.filter(|(_, end)| *end <= buffer.len());
+        let part = within.map(|(lowest, end)| (buffer.slice(lowest..end), lowest));
+        let Some((Ok(part), lowest)) = part else {
+            return Err(TensorError::OutOfBounds {
+                shape: shape.to_vec(),
+                strides: strides.to_vec(),
+                offset,
+                limit: buffer.len(),
+            });
+        };
+        Ok(Tensor {
+            offset: offset - lowest,
+            strides: (!is_dense).then(|| strides.to_vec()),
+            ..Tensor::dense(part, dtype, shape.to_vec())
+        })
+    }
+
+    /// Makes a dense tensor of a buffer that has the length.
+    pub(crate) fn dense(buffer: Buffer, dtype: DType, shape: Vec<u64>) -> Tensor {
+        Tensor {
+            buffer,
+            offset: 0,
+            dtype,
+            shape,
+            strides: None,
+        }
+    }
+
+    /// Returns the type of its elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Returns the sizes of its dimensions in elements, the outermost first.
+    pub fn shape(&self) -> &[u64] {
+        &self.shape
+    }
+
+    /// Returns for each dimension how many elements lie from one to the next.
+    pub fn strides(&self) -> Vec<i64> {
+        let strides = self.strides.clone();
+        strides.unwrap_or_else(|| dense_strides(&self.shape))
+    }
+
+    /// Returns whether the elements lie next to each other, those of the last dimension first. The bytes of a dense tensor are
+    /// those of its buffer.
+    pub fn is_dense(&self) -> bool {
+        self.strides.is_none()
+    }
+
+    /// Returns how many bytes the elements have, repeated ones each time.
+    pub fn len_bytes(&self) -> u64 {
+        match &self.strides {
+            None => self.buffer.len(),
+            Some(_) => self.dtype.len_bytes(&self.shape).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Returns the memory from the lowest byte of an element to the highest one. Memory around it may hold other tensors, and
+    /// stays allocated as long as one of them lives.
+    pub fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    /// Returns where the first element begins, in bytes from the buffer's start. It is not 0 where a stride is negative.
+    pub fn offset_bytes(&self) -> u64 {
+        self.offset
+    }
+
+    /// Returns the region of its elements: the source or the destination of a [`Request`](transload::Request). Its bytes are
+    /// those of the elements, those of the last dimension next to each other. A copy to elements that overlap is refused.
+    ///
+    /// # Errors
+    /// When the elements lie in more than 2²⁰ rows that no [`Shape`](transload::Shape) describes.
+    pub fn region(&self) -> Result<Region, TensorError> {
+        let Some(strides) = &self.strides else {
+            return Ok(Region::from(&self.buffer));
+        };
+        let (_, width) = self.dtype.block();
+        let pitches = strides.iter().map(|of| i128::from(*of) * i128::from(width));
+        let dimensions = self.shape.iter().copied().zip(pitches).rev();
+        let bytes = Bytes::strided(self.offset, width, dimensions);
+        match bytes.map(|bytes| bytes.of(&self.buffer)) {
+            Ok(Ok(region)) => Ok(region),
+            Ok(Err(_)) => unreachable!("the buffer holds all elements"),
+            Err(rows) => Err(TensorError::Rows(rows.to_string())),
+        }
+    }
+}
+
+/// Returns the strides of dense elements. Where there is none, dimensions may be too large for them: no stride matters then.
+fn dense_strides(shape: &[u64]) -> Vec<i64> {
+    let mut stride = 1i64;
+    let mut strides: Vec<i64> = Vec::with_capacity(shape.len());
+    for size in shape.iter().rev() {
+        strides.push(stride);
+        let size = i64::try_from(*size).unwrap_or(i64::MAX);
+        stride = stride.saturating_mul(size.max(1));
+    }
+    strides.reverse();
+    strides
+}

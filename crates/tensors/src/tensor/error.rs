@@ -1,0 +1,81 @@
+//! Why a tensor was not made.
+
+use std::fmt;
+
+use transload::ErrorClass;
+
+use crate::DType;
+
+/// Why a tensor was not made of a buffer, or has no region.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorError {
+    /// A buffer of another length than type and shape say.
+    #[error("a tensor of {dtype} {shape:?} has {}, and its buffer {found}", Needs(*needs))]
+    Length {
+        /// The type.
+        dtype: DType,
+        /// The shape.
+        shape: Vec<u64>,
+        /// The bytes of that shape; `None` where they are no whole number, or more than 2⁶⁴.
+        needs: Option<u64>,
+        /// The bytes of the buffer.
+        found: u64,
+    },
+    /// Not as many strides as dimensions.
+    #[error(
+        "{strides:?} are no strides of a tensor of shape {shape:?}: it takes one for each dimension"
+    )]
+    Strides {
+        /// The shape.
+        shape: Vec<u64>,
+        /// The strides.
+        strides: Vec<i64>,
+    },
+    /// An element that does not lie within the buffer.
+    #[error(
+        "a tensor of shape {shape:?} and strides {strides:?} whose first element begins at byte {offset} does not lie within the {limit} bytes of its buffer"
+    )]
+    OutOfBounds {
+        /// The shape.
+        shape: Vec<u64>,
+        /// The strides.
+        strides: Vec<i64>,
+        /// Where the first element begins, in bytes.
+        offset: u64,
+        /// The bytes of the buffer.
+        limit: u64,
+    },
+    /// Strides of a type whose elements share bytes or a scale.
+    #[error(
+        "elements of {dtype} share bytes, so that they have no strides: copy the tensor to dense memory"
+    )]
+    Blocks {
+        /// The type.
+        dtype: DType,
+    },
+    /// Too many rows for a region.
+    #[error("the tensor lies in {0}; copy parts of it")]
+    Rows(String),
+}
+
+struct Needs(Option<u64>);
+
+impl fmt::Display for Needs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(bytes) => write!(f, "{bytes} bytes"),
+            None => f.write_str("no whole number of bytes"),
+        }
+    }
+}
+
+impl TensorError {
+    /// Returns the category of the error. Use it to decide whether to retry.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            TensorError::Rows(_) => ErrorClass::Unsupported,
+            _ => ErrorClass::Caller,
+        }
+    }
+}
