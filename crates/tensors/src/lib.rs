@@ -13,6 +13,12 @@
 mod guide {}
 
 mod bytes;
+#[cfg(feature = "dlpack")]
+#[allow(
+    unsafe_code,
+    reason = "other libraries pass structures of C, and free them"
+)]
+pub mod dlpack;
 mod dtype;
 mod header;
 mod load;

@@ -61,8 +61,8 @@ impl Tensor {
     /// the part of the buffer from the lowest byte of an element to the highest one.
     ///
     /// # Errors
-    /// When there are not as many strides as dimensions, an element does not lie within the buffer, the elements together have
-    /// more than 2⁶⁴ bytes, or the type's elements share bytes or a scale, as those of `F4` and `Q4_0`, and are not dense.
+    /// When there are not as many strides as dimensions, an element does not lie within the buffer, the elements take 2⁶⁴ bytes
+    /// or more, or the type's elements share bytes or a scale, as those of `F4` and `Q4_0`, and are not dense.
     pub fn strided(
         buffer: &Buffer,
         offset: u64,
@@ -70,46 +70,11 @@ impl Tensor {
         shape: &[u64],
         strides: &[i64],
     ) -> Result<Tensor, TensorError> {
-        if shape.len() != strides.len() {
-            return Err(TensorError::Strides {
-                shape: shape.to_vec(),
-                strides: strides.to_vec(),
-            });
-        }
-        let length = || TensorError::Length {
-            dtype,
-            shape: shape.to_vec(),
-            needs: None,
-            found: buffer.len(),
-        };
-        let len_bytes = dtype.len_bytes(shape).ok_or_else(length)?;
-        let dense = dense_strides(shape);
-        let mut dimensions = shape.iter().zip(strides).zip(&dense);
-        let is_dense = len_bytes == 0
-            || dimensions.all(|((size, stride), dense)| *size == 1 || stride == dense);
-        let (block, width) = dtype.block();
-        if !is_dense && block != 1 {
-            return Err(TensorError::Blocks { dtype });
-        }
-        let first = i128::from(offset);
-        let (lowest, end) = match is_dense {
-            true => (Some(first), Some(first + i128::from(len_bytes))),
-            false => {
-                let (mut lowest, mut end) = (Some(first), Some(first + i128::from(width)));
-                for (size, stride) in shape.iter().zip(strides) {
-                    let bound = if *stride < 0 { &mut lowest } else { &mut end };
-                    let last = i128::from(size - 1) * i128::from(*stride);
-                    let last = last.checked_mul(width.into());
-                    *bound = bound.zip(last).and_then(|(at, last)| at.checked_add(last));
-                }
-                (lowest, end)
-            }
-        };
-        let span = |at: Option<i128>| u64::try_from(at?).ok();
-        let within = span(lowest).zip(span(end));
-        let within = within.filter(|(_, end)| *end <= buffer.len());
-        let part = within.map(|(lowest, end)| (buffer.slice(lowest..end), lowest));
-        let Some((Ok(part), lowest)) = part else {
+        let reach = Reach::new(dtype, shape, strides)?;
+        let within = offset
+            .checked_sub(reach.before)
+            .zip(offset.checked_add(reach.after));
+        let Some(Ok(part)) = within.map(|(lowest, end)| buffer.slice(lowest..end)) else {
             return Err(TensorError::OutOfBounds {
                 shape: shape.to_vec(),
                 strides: strides.to_vec(),
@@ -118,8 +83,8 @@ impl Tensor {
             });
         };
         Ok(Tensor {
-            offset: offset - lowest,
-            strides: (!is_dense).then(|| strides.to_vec()),
+            offset: reach.before,
+            strides: (!reach.is_dense).then(|| strides.to_vec()),
             ..Tensor::dense(part, dtype, shape.to_vec())
         })
     }
@@ -197,8 +162,61 @@ impl Tensor {
     }
 }
 
+/// How far the elements lie from the first byte of the first one.
+pub(crate) struct Reach {
+    pub(crate) is_dense: bool,
+    /// The bytes before it.
+    pub(crate) before: u64,
+    /// The bytes from it on.
+    pub(crate) after: u64,
+}
+
+impl Reach {
+    pub(crate) fn new(dtype: DType, shape: &[u64], strides: &[i64]) -> Result<Reach, TensorError> {
+        if shape.len() != strides.len() {
+            return Err(TensorError::Strides {
+                shape: shape.to_vec(),
+                strides: strides.to_vec(),
+            });
+        }
+        let too_large = || TensorError::TooLarge {
+            dtype,
+            shape: shape.to_vec(),
+            strides: strides.to_vec(),
+        };
+        let len_bytes = dtype.len_bytes(shape).ok_or_else(too_large)?;
+        let dense = dense_strides(shape);
+        let mut dimensions = shape.iter().zip(strides).zip(&dense);
+        let is_dense = len_bytes == 0
+            || dimensions.all(|((size, stride), dense)| *size == 1 || stride == dense);
+        let mut reach = Reach {
+            is_dense,
+            before: 0,
+            after: len_bytes,
+        };
+        if is_dense {
+            return Ok(reach);
+        }
+        let (1, width) = dtype.block() else {
+            return Err(TensorError::Blocks { dtype });
+        };
+        reach.after = width;
+        for (size, stride) in shape.iter().zip(strides) {
+            let bound = match *stride < 0 {
+                true => &mut reach.before,
+                false => &mut reach.after,
+            };
+            let elements = (size - 1).checked_mul(stride.unsigned_abs());
+            let bytes = elements.and_then(|elements| elements.checked_mul(width));
+            let sum = bytes.and_then(|bytes| bound.checked_add(bytes));
+            *bound = sum.ok_or_else(too_large)?;
+        }
+        Ok(reach)
+    }
+}
+
 /// Returns the strides of dense elements. Where there is none, dimensions may be too large for them: no stride matters then.
-fn dense_strides(shape: &[u64]) -> Vec<i64> {
+pub(crate) fn dense_strides(shape: &[u64]) -> Vec<i64> {
     let mut stride = 1i64;
     let mut strides: Vec<i64> = Vec::with_capacity(shape.len());
     for size in shape.iter().rev() {

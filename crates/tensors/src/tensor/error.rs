@@ -46,6 +46,18 @@ pub enum TensorError {
         /// The bytes of the buffer.
         limit: u64,
     },
+    /// Elements that take 2⁶⁴ bytes or more, or no whole number of bytes.
+    #[error(
+        "a tensor of {dtype} {shape:?} and strides {strides:?} takes 2^64 bytes or more, or no whole number of them"
+    )]
+    TooLarge {
+        /// The type.
+        dtype: DType,
+        /// The shape.
+        shape: Vec<u64>,
+        /// The strides.
+        strides: Vec<i64>,
+    },
     /// Strides of a type whose elements share bytes or a scale.
     #[error(
         "elements of {dtype} share bytes, so that they have no strides: copy the tensor to dense memory"

@@ -1,6 +1,8 @@
 //! Model files: what is read of them, and what is refused.
 
 mod devices;
+#[cfg(feature = "dlpack")]
+mod dlpack;
 mod files;
 mod gguf;
 mod hostile;

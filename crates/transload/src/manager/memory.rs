@@ -336,6 +336,39 @@ impl TransferManager {
     }
 }
 
+impl Buffer {
+    /// Lends the bytes to other code of this process, such as a framework: host memory by its address, CUDA's memory by a
+    /// device pointer. The external keeps the bytes alive and in place until it is dropped, also after the manager was.
+    ///
+    /// Blocks as [`Buffer::read`] does, for any memory: until transfers that write the buffer and were submitted before have
+    /// ended, and while a [`WriteGuard`](crate::WriteGuard) on any of the bytes lives. Later transfers do not wait for the
+    /// borrower: the caller sees to it that neither writes bytes while the other uses them.
+    ///
+    /// # Errors
+    /// When the memory is not given out as that kind, and when the call would wait for a guard of its own thread.
+    pub fn lend(&self, kind: ExternalKind) -> Result<External, Error> {
+        self.shared.check_fork()?;
+        let memory = self.memory();
+        let end = Operand {
+            buffer: self.raw.clone(),
+            offset: 0,
+            shape: Shape::contiguous(self.len()),
+            scattered: None,
+        };
+        let backend = self.shared.backend_of(&end);
+        let (backend, _) = backend.ok_or(ImportError::UnknownMemory { memory })?;
+        let footprint = footprint(&end, false)?;
+        let guard = self.shared.guard_in_turn(end, footprint);
+        self.shared.unguard(guard.map_err(GuardError::from)?);
+        let fault = |fault| ImportError::Failed {
+            memory,
+            kind,
+            fault,
+        };
+        Ok(export_in_order(&*backend, self, kind).map_err(fault)??)
+    }
+}
+
 /// The kinds by which two backends may share memory on this system, the best first.
 const HANDED_ON: &[ExternalKind] = if cfg!(windows) {
     &[ExternalKind::Host, ExternalKind::Win32]

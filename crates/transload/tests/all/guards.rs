@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
 use crate::within::within_limit;
-use transload::hal::ErrorClass;
+use transload::hal::{ErrorClass, External, ExternalKind};
 use transload::{
     Buffer, GuardError, ReadFuture, ReadGuard, Request, TransferManager, WriteFuture, WriteGuard,
 };
@@ -254,4 +254,40 @@ fn futures_of_guards_are_sent_and_guards_are_shared() {
     fn is_sync<T: Sync>() {}
     is_send::<(ReadFuture, WriteFuture)>();
     is_sync::<(ReadGuard, WriteGuard)>();
+}
+
+#[test]
+fn lent_bytes_are_those_of_earlier_transfers_and_stay_when_all_else_is_gone() {
+    with_buffers(|scene| {
+        let go = scene.manager.event();
+        let manager = &scene.manager;
+        let copy = manager.submit(&Request::new(&scene.other, &scene.buffer).after(&go));
+        let lent = thread::scope(|scope| {
+            let lend = || scene.buffer.lend(ExternalKind::Host).unwrap();
+            let lent = scope.spawn(lend);
+            assert!(!lent.is_finished());
+            go.set();
+            lent.join().unwrap()
+        });
+        copy.wait().unwrap();
+        let External::Host { span, writable, .. } = &lent else {
+            panic!("{lent:?}");
+        };
+        // SAFETY: the buffer keeps the bytes, and nothing writes them.
+        assert!(unsafe { span.as_slice() } == [2; LEN] && *writable);
+        // Nothing waits for the borrower.
+        manager.copy(&scene.other, &scene.buffer).wait().unwrap();
+        assert!(!scene.buffer.is_unique());
+        drop(lent);
+        // Another thread that turned the engine may drop its view a moment later.
+        while !scene.buffer.is_unique() {
+            thread::yield_now();
+        }
+        let guard = scene.buffer.write().unwrap();
+        let error = scene.buffer.lend(ExternalKind::Host).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Caller, "{error}");
+        drop(guard);
+        let error = scene.buffer.lend(ExternalKind::DevicePointer).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Unsupported, "{error}");
+    });
 }

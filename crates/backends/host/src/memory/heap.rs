@@ -12,8 +12,9 @@ use super::mapping::Mapping;
 use super::storage::io_fault;
 use super::storage::{check_alignment, check_len};
 
-/// The smallest alignment given: a cache line, so that no two allocations share one.
-pub const ALIGNMENT: u64 = 64;
+/// The smallest alignment given: what DLPack promises of tensors (dlpack.h 1.3, `DLTensor::data`). It is whole cache lines, so
+/// that no two allocations share one.
+pub const ALIGNMENT: u64 = 256;
 
 /// The largest alignment taken: 1 GiB, the largest page of current processors.
 pub const MAX_ALIGNMENT: u64 = 1 << 30;
