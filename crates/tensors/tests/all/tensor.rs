@@ -11,7 +11,7 @@ fn manager() -> TransferManager {
 const LEN: u64 = 4096;
 
 /// Returns where each element begins, those of the last dimension first.
-fn walk(offset: i128, width: i128, dimensions: &[(u64, i64)]) -> Vec<i128> {
+pub(crate) fn walk(offset: i128, width: i128, dimensions: &[(u64, i64)]) -> Vec<i128> {
     match dimensions {
         [] => vec![offset],
         [(size, stride), rest @ ..] => (0..i128::from(*size))
