@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use transload::{Backend, MemoryId, MemoryKind};
+use transload::{Backend, MemoryId};
 use transload_core::{
     Compared, Correction, Curve, Limits, LinkId, PlanKey, Timing, Topology, plan,
 };
