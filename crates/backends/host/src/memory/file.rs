@@ -1,5 +1,7 @@
 //! Files as memory: opened, created, and reached by positioned reads and writes.
 
+mod temporary;
+
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -310,7 +312,7 @@ impl HostFile {
     pub(crate) fn temporary(len_bytes: u64) -> Result<Self, FileError> {
         let path = std::env::temp_dir();
         check_len(&path, len_bytes)?;
-        let file = temporary_in(&path).map_err(system(&path))?;
+        let file = temporary::file_in(&path).map_err(system(&path))?;
         set_len(&file, &path, len_bytes)?;
         Self::new(file, path, true)
     }
@@ -383,28 +385,6 @@ impl FileError {
             None => Fault::new(ErrorClass::Caller, self.to_string()),
         }
     }
-}
-
-#[cfg(not(windows))]
-fn temporary_in(folder: &Path) -> io::Result<File> {
-    tempfile::tempfile_in(folder)
-}
-
-/// A file that may be opened again, as [`HostFile::read_directly`] does.
-#[cfg(windows)]
-fn temporary_in(folder: &Path) -> io::Result<File> {
-    use std::os::windows::fs::OpenOptionsExt;
-    use windows_sys::Win32::Storage::FileSystem::{
-        FILE_ATTRIBUTE_TEMPORARY, FILE_FLAG_DELETE_ON_CLOSE,
-    };
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create_new(true);
-    options
-        .attributes(FILE_ATTRIBUTE_TEMPORARY)
-        .custom_flags(FILE_FLAG_DELETE_ON_CLOSE);
-    let named = tempfile::Builder::new().make_in(folder, |path| options.open(path))?;
-    // The system deletes it with its last handle.
-    Ok(named.keep()?.0)
 }
 
 fn open(path: &Path, options: &mut OpenOptions) -> Result<File, FileError> {
