@@ -147,7 +147,7 @@ impl DType {
     }
 
     /// Returns whether its elements are numbers with fractions, quantised ones included.
-    pub(crate) fn is_float(self) -> bool {
+    pub fn is_float(self) -> bool {
         !matches!(
             self,
             DType::BOOL
@@ -163,8 +163,8 @@ impl DType {
         )
     }
 
-    /// Returns the form of its numbers, for types that are converted.
-    pub(crate) fn element(self) -> Option<Element> {
+    /// Returns the form of its numbers, for types that are [converted](transload::Conversion).
+    pub fn element(self) -> Option<Element> {
         Some(match self {
             DType::F64 => Element::F64,
             DType::F32 => Element::F32,

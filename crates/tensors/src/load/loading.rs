@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_core::Stream;
 
@@ -286,6 +287,32 @@ impl Loading {
         })
     }
 
+    /// As [`next`](Iterator::next), and blocks for that long at most, but for a second reading ([`Load::verify`]). Returns
+    /// `None` when no tensor has arrived by then.
+    pub fn next_timeout(&mut self, limit: Duration) -> Option<Option<Result<Loaded, LoadError>>> {
+        loop {
+            if let Some(tensor) = self.arrived.pop_front() {
+                return Some(Some(Ok(tensor)));
+            }
+            let next = self.first_over();
+            let Some(run) = self.runs.get_mut(next) else {
+                return Some(None);
+            };
+            let result = run.transfer.wait_timeout(limit)?;
+            let run = self.runs.remove(next)?.run;
+            if let Err(error) = self.settle(run, result) {
+                return Some(Some(Err(error)));
+            }
+        }
+    }
+
+    /// The run whose transfer is over, or else the first one.
+    fn first_over(&self) -> usize {
+        let mut looked_at = self.runs.iter().take(LOOKED_AT);
+        let over = looked_at.position(|run| run.transfer.is_over());
+        over.unwrap_or(0)
+    }
+
     /// Returns a handle that cancels the rest of the load, from any thread. [`next`](Iterator::next) returns
     /// an error then.
     pub fn canceller(&self) -> Canceller {
@@ -308,9 +335,8 @@ impl Iterator for Loading {
             if let Some(tensor) = self.arrived.pop_front() {
                 return Some(Ok(tensor));
             }
-            let mut looked_at = self.runs.iter().take(LOOKED_AT);
-            let over = looked_at.position(|run| run.transfer.is_over());
-            let (run, transfer) = self.runs.remove(over.unwrap_or(0))?.parts();
+            let next = self.first_over();
+            let (run, transfer) = self.runs.remove(next)?.parts();
             if let Err(error) = self.settle(run, transfer.wait()) {
                 return Some(Err(error));
             }

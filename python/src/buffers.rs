@@ -1,0 +1,213 @@
+//! The buffer protocol: memory of NumPy, `bytes`, `memoryview`, pyarrow and others as tensors.
+
+use std::ffi::CStr;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use transload_tensors::transload::hal::{External, HostSpan};
+use transload_tensors::transload::{AllocSpec, DeviceId, MemoryKind, TransferManager};
+use transload_tensors::{DType, Tensor};
+
+use crate::{dtype, errors, service};
+
+/// A view of another object's memory, which keeps the object from moving it.
+#[derive(Clone)]
+pub(crate) struct Lease(Arc<Mutex<Option<View>>>);
+
+struct View(Box<ffi::Py_buffer>);
+
+// SAFETY: what the view points to stays in place until it is released, which takes the interpreter's lock.
+unsafe impl Send for View {}
+
+impl Lease {
+    /// Gives the view back. Nothing of the library uses the memory any more.
+    pub(crate) fn release(&self, _: Python<'_>) {
+        if let Some(mut view) = self.take() {
+            // SAFETY: the interpreter's lock is held, and the view was not released before.
+            unsafe { ffi::PyBuffer_Release(&raw mut *view.0) };
+        }
+    }
+
+    fn take(&self) -> Option<View> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// The owner of the memory on the library's side. It may be dropped by any thread.
+struct Owner(Lease);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if let Some(view) = self.0.take() {
+            let lease = Lease(Arc::new(Mutex::new(Some(view))));
+            service::later(move |py| lease.release(py));
+        }
+    }
+}
+
+/// Returns whether the object has the buffer protocol.
+pub(crate) fn is_buffer(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: the object is alive.
+    unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) == 1 }
+}
+
+/// Makes a tensor of an object's memory. The lease gives it back early, when a copy is over.
+pub(crate) fn import(
+    manager: &TransferManager,
+    object: &Bound<'_, PyAny>,
+    argument: &str,
+) -> PyResult<(Tensor, Lease)> {
+    let py = object.py();
+    // SAFETY: zeroed is what the protocol wants.
+    let mut view: Box<ffi::Py_buffer> = Box::new(unsafe { std::mem::zeroed() });
+    // SAFETY: the object is alive, and the view is written.
+    let refused = unsafe {
+        ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut *view, ffi::PyBUF_FULL_RO) == -1
+    };
+    if refused {
+        return Err(PyErr::fetch(py));
+    }
+    let described = Described::of(&view, argument);
+    let writable = view.readonly == 0;
+    let lease = Lease(Arc::new(Mutex::new(Some(View(view)))));
+    let described = match described {
+        Ok(described) => described,
+        Err(refused) => {
+            lease.release(py);
+            return Err(refused);
+        }
+    };
+    let tensor = described.tensor(manager, writable, Owner(lease.clone()));
+    match tensor {
+        Ok(tensor) => Ok((tensor, lease)),
+        Err(refused) => {
+            lease.release(py);
+            Err(refused(py))
+        }
+    }
+}
+
+/// What a view says of its elements.
+struct Described {
+    first: *mut u8,
+    dtype: DType,
+    shape: Vec<u64>,
+    /// In elements.
+    strides: Vec<i64>,
+}
+
+type Refused = Box<dyn FnOnce(Python<'_>) -> PyErr>;
+
+impl Described {
+    fn of(view: &ffi::Py_buffer, argument: &str) -> PyResult<Described> {
+        let format = match NonNull::new(view.format) {
+            // SAFETY: the text is the view's, and ends with a zero.
+            Some(format) => unsafe { CStr::from_ptr(format.as_ptr()) }.to_str(),
+            None => Ok("B"),
+        };
+        let format = format.unwrap_or("?");
+        let dtype = usize::try_from(view.itemsize)
+            .ok()
+            .and_then(|bytes| dtype::of_format(format, bytes));
+        let dtype = dtype.ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "{argument}: elements of format {format:?} with {} bytes are not known",
+                view.itemsize
+            ))
+        })?;
+        if !view.suboffsets.is_null() {
+            return Err(PyBufferError::new_err(format!(
+                "{argument}: its memory is reached by pointers (suboffsets), which is not taken; pass a copy"
+            )));
+        }
+        let count = usize::try_from(view.ndim).unwrap_or(0);
+        let numbers = |start: *mut isize| {
+            // SAFETY: the view has as many numbers as dimensions.
+            (0..count).map(move |at| unsafe { start.wrapping_add(at).read() })
+        };
+        let shape: Vec<u64> = match view.shape.is_null() {
+            // Without a shape they are plain bytes.
+            true => vec![(view.len / view.itemsize.max(1)) as u64],
+            false => numbers(view.shape).map(|size| size as u64).collect(),
+        };
+        let dense = || {
+            let mut stride = 1i64;
+            let mut strides: Vec<i64> = Vec::with_capacity(shape.len());
+            for size in shape.iter().rev() {
+                strides.push(stride);
+                stride = stride.saturating_mul((*size).max(1) as i64);
+            }
+            strides.reverse();
+            strides
+        };
+        let strides = match view.strides.is_null() || view.shape.is_null() {
+            true => dense(),
+            false => {
+                let strides = numbers(view.strides).zip(&shape).map(|(stride, size)| {
+                    // The stride of a single element says nothing.
+                    match (stride % view.itemsize, size) {
+                        (0, _) => Ok((stride / view.itemsize) as i64),
+                        (_, 0 | 1) => Ok(0),
+                        _ => Err(PyValueError::new_err(format!(
+                            "{argument}: elements of {} bytes lie {stride} bytes apart, which is no multiple; pass a copy",
+                            view.itemsize
+                        ))),
+                    }
+                });
+                strides.collect::<PyResult<Vec<i64>>>()?
+            }
+        };
+        Ok(Described {
+            first: view.buf.cast(),
+            dtype,
+            shape,
+            strides,
+        })
+    }
+
+    fn tensor(
+        self,
+        manager: &TransferManager,
+        writable: bool,
+        owner: Owner,
+    ) -> Result<Tensor, Refused> {
+        let Described {
+            first,
+            dtype,
+            shape,
+            strides,
+        } = self;
+        let refused = |error| -> Refused { Box::new(move |py| errors::raise(py, &error)) };
+        let pageable = DeviceId::CPU0.memory(MemoryKind::Pageable).into();
+        let width = dtype.block().1 as i64;
+        let is_empty = shape.contains(&0);
+        // From the lowest byte to the highest one; the object's memory holds all elements, so that nothing overflows.
+        let (mut before, mut after) = (0i64, width);
+        for (size, stride) in shape.iter().zip(&strides).filter(|_| !is_empty) {
+            let reach = (*size as i64 - 1) * stride * width;
+            match reach < 0 {
+                true => before -= reach,
+                false => after += reach,
+            }
+        }
+        let buffer = match NonNull::new(first.wrapping_sub(before as usize)) {
+            Some(lowest) if !is_empty => {
+                let external = External::Host {
+                    span: HostSpan::new(lowest, (before + after) as usize),
+                    writable,
+                    owner: Box::new(owner),
+                };
+                // SAFETY: the view keeps the memory in place until it is released, which the owner does.
+                unsafe { manager.import(pageable, external) }
+            }
+            _ => manager.allocate(pageable, AllocSpec::bytes(0)),
+        };
+        let buffer =
+            buffer.map_err(|error| -> Refused { Box::new(move |py| errors::raise(py, &error)) })?;
+        let before = if is_empty { 0 } else { before as u64 };
+        Tensor::strided(&buffer, before, dtype, &shape, &strides).map_err(refused)
+    }
+}

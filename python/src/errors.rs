@@ -1,0 +1,183 @@
+//! The library's errors as exceptions. The classes are Python's (`transload.errors`), one for each of the library's.
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use transload_tensors::dlpack::DLPackError;
+use transload_tensors::transload::hal::AllocError;
+use transload_tensors::transload::{ErrorClass, OpenError, TransferError};
+use transload_tensors::{LoadError, ModelError, SaveError, TensorError, transload};
+
+/// An error that has an exception of its own.
+pub(crate) trait Raised: std::error::Error {
+    /// The name of its class, and its category.
+    fn class(&self) -> (&'static str, ErrorClass);
+
+    /// Fields that programs decide by.
+    fn fields(&self, _: &Bound<'_, PyDict>) -> PyResult<()> {
+        Ok(())
+    }
+}
+
+/// Makes the exception of an error.
+pub(crate) fn raise(py: Python<'_>, error: &impl Raised) -> PyErr {
+    let make = || -> PyResult<PyErr> {
+        let (name, class) = error.class();
+        let fields = PyDict::new(py);
+        // The variant's name; of an error that holds another one, that one's.
+        let shown = format!("{error:?}");
+        let mut kind = word(&shown);
+        if name == "Error" || shown[kind.len()..].starts_with('(') {
+            let inner = word(shown[kind.len()..].trim_start_matches('('));
+            kind = if inner.is_empty() { kind } else { inner };
+        }
+        fields.set_item("kind", kind)?;
+        let class = format!("{class:?}").to_lowercase();
+        fields.set_item("category", class)?;
+        error.fields(&fields)?;
+        let errors = py.import("transload.errors")?;
+        let exception = errors.call_method1("make", (name, told(error), fields))?;
+        Ok(PyErr::from_value(exception))
+    };
+    make().unwrap_or_else(|_| PyRuntimeError::new_err(error.to_string()))
+}
+
+/// The first word of a text.
+fn word(text: &str) -> &str {
+    let end = text.find(|at: char| !at.is_alphanumeric());
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// The error and what it was caused by, where its text does not say that.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(of) = cause {
+        let said = of.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = of.source();
+    }
+    text
+}
+
+impl Raised for transload::Error {
+    fn class(&self) -> (&'static str, ErrorClass) {
+        let name = match self {
+            transload::Error::Parse(_) => "ParseError",
+            transload::Error::Place(_) => "PlaceError",
+            transload::Error::Alloc(_) => "AllocError",
+            transload::Error::Import(_) => "ImportError",
+            transload::Error::Shape(_) | transload::Error::Region(_) => "RegionError",
+            transload::Error::Transfer(_) => "TransferError",
+            transload::Error::Batch(_) => "BatchError",
+            transload::Error::Guard(_) => "GuardError",
+            transload::Error::Share(_) => "ShareError",
+            transload::Error::Open(_) => "OpenError",
+            _ => "Error",
+        };
+        (name, transload::Error::class(self))
+    }
+
+    fn fields(&self, fields: &Bound<'_, PyDict>) -> PyResult<()> {
+        match self {
+            transload::Error::Alloc(error) => alloc_fields(error, fields),
+            transload::Error::Transfer(error) => error.fields(fields),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn alloc_fields(error: &AllocError, fields: &Bound<'_, PyDict>) -> PyResult<()> {
+    match error {
+        AllocError::OutOfMemory {
+            memory, len_bytes, ..
+        } => {
+            fields.set_item("memory", memory.to_string())?;
+            fields.set_item("nbytes", len_bytes)
+        }
+        AllocError::TooLarge {
+            memory,
+            len_bytes,
+            limit_bytes,
+        } => {
+            fields.set_item("memory", memory.to_string())?;
+            fields.set_item("nbytes", len_bytes)?;
+            fields.set_item("limit", limit_bytes)
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Raised for TransferError {
+    fn class(&self) -> (&'static str, ErrorClass) {
+        ("TransferError", TransferError::class(self))
+    }
+}
+
+impl Raised for OpenError {
+    fn class(&self) -> (&'static str, ErrorClass) {
+        ("OpenError", OpenError::class(self))
+    }
+}
+
+impl Raised for TensorError {
+    fn class(&self) -> (&'static str, ErrorClass) {
+        ("TensorError", TensorError::class(self))
+    }
+}
+
+impl Raised for DLPackError {
+    fn class(&self) -> (&'static str, ErrorClass) {
+        ("DLPackError", DLPackError::class(self))
+    }
+}
+
+impl Raised for ModelError {
+    fn class(&self) -> (&'static str, ErrorClass) {
+        ("ModelError", ModelError::class(self))
+    }
+}
+
+impl Raised for SaveError {
+    fn class(&self) -> (&'static str, ErrorClass) {
+        ("SaveError", SaveError::class(self))
+    }
+}
+
+impl Raised for LoadError {
+    fn class(&self) -> (&'static str, ErrorClass) {
+        ("LoadError", LoadError::class(self))
+    }
+
+    fn fields(&self, fields: &Bound<'_, PyDict>) -> PyResult<()> {
+        match self {
+            LoadError::NoRoom { memory, needs, has } => {
+                fields.set_item("memory", memory.to_string())?;
+                fields.set_item("needs", needs)?;
+                fields.set_item("has", has)
+            }
+            LoadError::Slice { tensor, .. } => fields.set_item("tensor", tensor),
+            LoadError::Convert { tensor, from, to } => {
+                fields.set_item("tensor", tensor)?;
+                fields.set_item("from_dtype", crate::dtype::name(*from))?;
+                fields.set_item("to_dtype", crate::dtype::name(*to))
+            }
+            LoadError::Cut {
+                path,
+                end,
+                len_bytes,
+            } => {
+                fields.set_item("path", path)?;
+                fields.set_item("end", end)?;
+                fields.set_item("nbytes", len_bytes)
+            }
+            LoadError::Transfer { path, tensors, .. } | LoadError::Differs { path, tensors } => {
+                fields.set_item("path", path)?;
+                fields.set_item("tensors", tensors)
+            }
+            _ => Ok(()),
+        }
+    }
+}

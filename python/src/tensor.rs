@@ -1,0 +1,582 @@
+//! The class `Tensor`.
+
+use std::ffi::{CString, c_int};
+
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyIndexError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyEllipsis, PySlice, PyTuple};
+use transload_tensors::dlpack::{DLDevice, IS_COPIED};
+use transload_tensors::transload::hal::{External, ExternalKind};
+use transload_tensors::transload::{DeviceId, DeviceKind, MemoryId, MemoryKind};
+use transload_tensors::{DType, Tensor, transload};
+
+use crate::{copies, dtype, errors, exchange, manager};
+
+/// Elements of one type in any memory.
+#[pyclass(frozen, name = "Tensor", module = "transload")]
+pub(crate) struct PyTensor {
+    pub(crate) tensor: Tensor,
+}
+
+/// DLPack's number of WebGPU devices, whose memory is not exchanged.
+const WEB_GPU: u32 = 15;
+
+#[pymethods]
+impl PyTensor {
+    /// The sizes of its dimensions, the outermost first.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.tensor.shape())
+    }
+
+    /// For each dimension, how many bytes lie from one element to the next.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.byte_strides()?)
+    }
+
+    /// The number of dimensions.
+    #[getter]
+    fn ndim(&self) -> usize {
+        self.tensor.shape().len()
+    }
+
+    /// The number of elements.
+    #[getter]
+    fn size(&self) -> u64 {
+        self.tensor.shape().iter().product()
+    }
+
+    /// The name of its element type.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        dtype::name(self.tensor.dtype())
+    }
+
+    /// How many bytes its elements have.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.tensor.len_bytes()
+    }
+
+    /// The device of its memory.
+    #[getter]
+    fn device(&self) -> String {
+        self.memory().device.to_string()
+    }
+
+    /// Its memory.
+    #[getter]
+    #[pyo3(name = "memory")]
+    fn memory_name(&self) -> String {
+        self.memory().to_string()
+    }
+
+    /// Whether its elements may not be written.
+    #[getter]
+    fn readonly(&self) -> bool {
+        !self.tensor.buffer().is_writable()
+    }
+
+    /// Whether the elements lie next to each other, those of the last dimension first.
+    #[getter]
+    fn contiguous(&self) -> bool {
+        self.tensor.is_dense()
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        match self.tensor.shape().first() {
+            Some(size) => Ok(usize::try_from(*size)?),
+            None => Err(PyTypeError::new_err(
+                "a tensor without dimensions has no length",
+            )),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        let shape: Vec<String> = self.tensor.shape().iter().map(u64::to_string).collect();
+        let (shape, dtype) = (shape.join(", "), dtype::name(self.tensor.dtype()));
+        format!(
+            "Tensor(shape=[{shape}], dtype={dtype}, memory={})",
+            self.memory()
+        )
+    }
+
+    fn __getitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<PyTensor> {
+        let keys: Vec<Bound<'_, PyAny>> = match key.cast::<PyTuple>() {
+            Ok(keys) => keys.iter().collect(),
+            Err(_) => vec![key.clone()],
+        };
+        let is_rest = |key: &&Bound<'_, PyAny>| key.is_instance_of::<PyEllipsis>();
+        let (count, rests) = (keys.len(), keys.iter().filter(is_rest).count());
+        let dimensions = self.tensor.shape().len();
+        if rests > 1 || count - rests > dimensions {
+            return Err(PyIndexError::new_err(format!(
+                "{count} indices for a tensor of {dimensions} dimensions"
+            )));
+        }
+        let all = self
+            .tensor
+            .shape()
+            .iter()
+            .copied()
+            .zip(self.tensor.strides());
+        let all: Vec<(u64, i64)> = all.collect();
+        let mut left = all.into_iter();
+        let mut first = 0i64;
+        let (mut shape, mut strides) = (Vec::new(), Vec::new());
+        let mut keep = |size: u64, stride: i64| {
+            shape.push(size);
+            strides.push(stride);
+        };
+        for key in &keys {
+            if is_rest(&key) {
+                let rest = dimensions - (count - 1);
+                left.by_ref()
+                    .take(rest)
+                    .for_each(|(size, stride)| keep(size, stride));
+                continue;
+            }
+            let Some((size, stride)) = left.next() else {
+                return Err(PyIndexError::new_err("more indices than dimensions"));
+            };
+            if let Ok(slice) = key.cast::<PySlice>() {
+                let part = slice.indices(isize::try_from(size)?)?;
+                if part.slicelength > 0 {
+                    first += part.start as i64 * stride;
+                }
+                keep(part.slicelength as u64, stride * part.step as i64);
+            } else {
+                let index: i64 = key.extract().map_err(|_| {
+                    PyTypeError::new_err(format!("{key} is no index: integers, slices and ... are"))
+                })?;
+                let at = if index < 0 {
+                    index + size as i64
+                } else {
+                    index
+                };
+                if at < 0 || at >= size as i64 {
+                    return Err(PyIndexError::new_err(format!(
+                        "index {index} is out of a dimension of {size} elements"
+                    )));
+                }
+                first += at * stride;
+            }
+        }
+        left.for_each(|(size, stride)| keep(size, stride));
+        let first = self.tensor.offset_bytes() as i64 + first * self.item_bytes()? as i64;
+        let (buffer, of) = (self.tensor.buffer(), self.tensor.dtype());
+        let part = Tensor::strided(buffer, first as u64, of, &shape, &strides);
+        let tensor = part.map_err(|error| errors::raise(key.py(), &error))?;
+        Ok(PyTensor { tensor })
+    }
+
+    /// Returns the same elements with other sizes of the dimensions, as a view.
+    #[pyo3(signature = (*shape))]
+    fn reshape(&self, py: Python<'_>, shape: &Bound<'_, PyTuple>) -> PyResult<PyTensor> {
+        let shape: Vec<u64> = match shape.len() {
+            1 => shape.get_item(0)?.extract().or_else(|_| shape.extract())?,
+            _ => shape.extract()?,
+        };
+        if !self.tensor.is_dense() {
+            return Err(PyValueError::new_err(
+                "a view whose elements do not lie next to each other has no other shape; copy it",
+            ));
+        }
+        let tensor = Tensor::new(self.tensor.buffer(), self.tensor.dtype(), &shape);
+        let tensor = tensor.map_err(|error| errors::raise(py, &error))?;
+        Ok(PyTensor { tensor })
+    }
+
+    /// Copies the tensor to a device; with a type, converted. Returns the tensor itself where it is there already.
+    #[pyo3(signature = (device, *, dtype = None))]
+    fn to(
+        slf: &Bound<'_, Self>,
+        device: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        let own = &slf.get().tensor;
+        let wanted = dtype.map(crate::dtype::of).transpose()?;
+        let place = copies::place(device)?;
+        let memory = manager(py)?.resolve(place);
+        let memory = memory.map_err(|error| errors::raise(py, &transload::Error::from(error)))?;
+        if memory == own.buffer().memory() && wanted.is_none_or(|of| of == own.dtype()) {
+            return Ok(slf.clone().into_any().unbind());
+        }
+        let tensor = copies::to_place(py, own, place, wanted, &copies::Terms::default())?;
+        Ok(Py::new(py, PyTensor { tensor })?.into_any())
+    }
+
+    /// Returns a NumPy array: a view of the same memory if it is the host's, else a copy.
+    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let own = &slf.get().tensor;
+        let numpy = py.import("numpy")?;
+        let host = match is_host(own.buffer().memory()) {
+            true => slf.clone(),
+            false => {
+                let place = DeviceId::CPU0.into();
+                let terms = copies::Terms::default();
+                let tensor = copies::to_place(py, own, place, None, &terms)?;
+                Bound::new(py, PyTensor { tensor })?
+            }
+        };
+        if dtype::code(own.dtype()).is_some() {
+            return numpy.call_method1("asarray", (host,));
+        }
+        let name = dtype::name(own.dtype());
+        let foreign = py
+            .import("ml_dtypes")
+            .and_then(|module| module.getattr(name));
+        let foreign = match foreign {
+            Ok(foreign) if own.dtype().block().0 == 1 => foreign,
+            _ => {
+                return Err(PyTypeError::new_err(format!(
+                    "NumPy has no elements of {name}; the package ml_dtypes brings bfloat16 and the float8 types"
+                )));
+            }
+        };
+        let plain = match own.dtype().block().1 {
+            1 => DType::U8,
+            _ => DType::U16,
+        };
+        let plain = exchange::relabelled(&host.get().tensor, plain);
+        let tensor = plain.map_err(|error| errors::raise(py, &error))?;
+        let array = numpy.call_method1("asarray", (PyTensor { tensor },))?;
+        array.call_method1("view", (foreign,))
+    }
+
+    /// Exports the tensor by DLPack.
+    #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(u32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let memory = self.memory();
+        let is_cuda = memory.device.kind == DeviceKind::CUDA;
+        if let Some(stream) = stream {
+            let number: i64 = stream.extract()?;
+            // 0 could be either of CUDA's two default streams.
+            if !is_cuda || number == 0 {
+                return Err(PyBufferError::new_err(format!(
+                    "stream {number} is no stream of {memory}"
+                )));
+            }
+        }
+        let is_versioned = max_version.is_some_and(|(major, _)| major > 0);
+        let to_host = match dl_device {
+            Some(wanted) if wanted == self.__dlpack_device__() => false,
+            Some((DLDevice::CPU, 0)) => true,
+            None => false,
+            Some(wanted) => {
+                return Err(PyBufferError::new_err(format!(
+                    "{memory} is not DLPack's device {wanted:?}; copy the tensor with transload.copy"
+                )));
+            }
+        };
+        // PyTorch takes read-only memory and writes it all the same.
+        let is_unsafe = self.readonly() && is_versioned && copy.is_none() && asked_by_torch(py)?;
+        let must_copy = to_host || is_unsafe || copy == Some(true);
+        if must_copy && copy == Some(false) {
+            return Err(PyBufferError::new_err(format!(
+                "copy=False: the tensor is in {memory}"
+            )));
+        }
+        if !must_copy {
+            return exchange::to_capsule(py, &self.tensor, is_versioned, 0);
+        }
+        let place = match to_host {
+            true => DeviceId::CPU0.into(),
+            false => memory.into(),
+        };
+        let terms = copies::Terms::default();
+        let copied = copies::to_place(py, &self.tensor, place, None, &terms)?;
+        exchange::to_capsule(py, &copied, is_versioned, IS_COPIED)
+    }
+
+    /// The type and number of the device, as DLPack counts.
+    fn __dlpack_device__(&self) -> (u32, i32) {
+        let memory = self.memory();
+        let index = memory.device.index as i32;
+        match (memory.device.kind, memory.kind) {
+            (DeviceKind::CUDA, MemoryKind::Managed) => (DLDevice::CUDA_MANAGED, index),
+            (DeviceKind::CUDA, _) => (DLDevice::CUDA, index),
+            (DeviceKind::WGPU, _) => (WEB_GPU, index),
+            _ => (DLDevice::CPU, 0),
+        }
+    }
+
+    /// NumPy's description of the memory, if it is the host's.
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.interface(py, is_host(self.memory()), ExternalKind::Host)
+    }
+
+    /// CUDA's description of the memory, if it is a CUDA device's.
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let is_cuda = self.memory().device.kind == DeviceKind::CUDA;
+        let interface = self.interface(py, is_cuda, ExternalKind::DevicePointer)?;
+        interface.set_item("stream", py.None())?;
+        Ok(interface)
+    }
+
+    /// # Safety
+    /// The interpreter calls this, with a view to fill in.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        // SAFETY: the interpreter's view; null marks a refusal.
+        unsafe { (*view).obj = std::ptr::null_mut() };
+        let own = slf.get();
+        let told = own.described(slf.py(), flags)?;
+        let (sizes, strides) = (own.tensor.shape(), own.byte_strides()?);
+        let is_wanted = |flag: c_int| flags & flag == flag;
+        let filled = ffi::Py_buffer {
+            buf: told.first.cast(),
+            obj: slf.clone().into_any().into_ptr(),
+            len: told.len as isize,
+            itemsize: told.item as isize,
+            readonly: c_int::from(told.readonly),
+            ndim: sizes.len() as c_int,
+            format: match is_wanted(ffi::PyBUF_FORMAT) {
+                true => told.format.as_ptr().cast_mut(),
+                false => std::ptr::null_mut(),
+            },
+            shape: std::ptr::null_mut(),
+            strides: std::ptr::null_mut(),
+            suboffsets: std::ptr::null_mut(),
+            internal: std::ptr::null_mut(),
+        };
+        let shape = sizes.iter().map(|size| *size as isize).collect();
+        let mut held = Box::new(Held {
+            shape,
+            strides: strides.iter().map(|stride| *stride as isize).collect(),
+            _format: told.format,
+            _memory: told.memory,
+        });
+        let filled = ffi::Py_buffer {
+            shape: match is_wanted(ffi::PyBUF_ND) {
+                true => held.shape.as_mut_ptr(),
+                false => std::ptr::null_mut(),
+            },
+            strides: match is_wanted(ffi::PyBUF_STRIDES) {
+                true => held.strides.as_mut_ptr(),
+                false => std::ptr::null_mut(),
+            },
+            internal: Box::into_raw(held).cast(),
+            ..filled
+        };
+        // SAFETY: as above.
+        unsafe { view.write(filled) };
+        Ok(())
+    }
+
+    /// # Safety
+    /// The interpreter calls this, with a view that was filled in.
+    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
+        // SAFETY: the interpreter's view.
+        let held = unsafe { (*view).internal }.cast::<Held>();
+        // SAFETY: `__getbuffer__` made it, and a view is released once.
+        drop(unsafe { Box::from_raw(held) });
+    }
+
+    /// Pickles the tensor through the host.
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let own = slf.get();
+        let (manager, region) = (manager(py)?, own.tensor.region());
+        let region = region.map_err(|error| errors::raise(py, &error))?;
+        let bytes = py.detach(|| manager.read_to_vec(region));
+        let bytes = bytes.map_err(|error| errors::raise(py, &error))?;
+        let made = (
+            PyBytes::new(py, &bytes),
+            own.dtype(),
+            own.tensor.shape().to_vec(),
+            own.memory().to_string(),
+        );
+        let restore = py.import("transload._transload")?.getattr("_restore")?;
+        Ok((restore, made).into_pyobject(py)?.into_any())
+    }
+}
+
+/// Makes a tensor again that was pickled: in its memory, or on the host where that is not here.
+#[pyfunction]
+#[pyo3(name = "_restore")]
+pub(crate) fn restore(
+    py: Python<'_>,
+    bytes: &[u8],
+    dtype: &str,
+    shape: Vec<u64>,
+    memory: &str,
+) -> PyResult<PyTensor> {
+    let manager = manager(py)?;
+    let known = memory.parse().ok().map(|memory: MemoryId| memory.into());
+    let known = known.filter(|place| manager.resolve(*place).is_ok());
+    let place = known.unwrap_or(DeviceId::CPU0.into());
+    let of = dtype::named(dtype).ok_or_else(|| PyValueError::new_err(format!("dtype: {dtype}")))?;
+    let tensor = copies::allocate(py, of, &shape, place)?;
+    let buffer = tensor.buffer();
+    let copied = py.detach(|| manager.copy_from_slice(bytes, buffer));
+    copied.map_err(|error| errors::raise(py, &error))?;
+    Ok(PyTensor { tensor })
+}
+
+/// What a view of the buffer protocol points to.
+struct Held {
+    shape: Vec<isize>,
+    strides: Vec<isize>,
+    _format: CString,
+    _memory: Option<External>,
+}
+
+struct Told {
+    first: *mut u8,
+    len: u64,
+    item: u64,
+    readonly: bool,
+    format: CString,
+    memory: Option<External>,
+}
+
+impl PyTensor {
+    fn memory(&self) -> MemoryId {
+        self.tensor.buffer().memory()
+    }
+
+    fn item_bytes(&self) -> PyResult<u64> {
+        match self.tensor.dtype().block() {
+            (1, bytes) => Ok(bytes),
+            _ => Err(PyTypeError::new_err(format!(
+                "elements of {} share bytes, and have no places of their own",
+                self.dtype()
+            ))),
+        }
+    }
+
+    fn byte_strides(&self) -> PyResult<Vec<i64>> {
+        let bytes = self.item_bytes()? as i64;
+        let strides = self.tensor.strides();
+        Ok(strides.into_iter().map(|stride| stride * bytes).collect())
+    }
+
+    /// Has the bytes stay in place, and returns where they are.
+    fn lend(&self, py: Python<'_>, kind: ExternalKind) -> PyResult<(Option<External>, *mut u8)> {
+        let buffer = self.tensor.buffer();
+        if buffer.is_empty() {
+            return Ok((None, std::ptr::null_mut()));
+        }
+        let lent = py.detach(|| buffer.lend(kind));
+        let lent = lent.map_err(|error| errors::raise(py, &error))?;
+        let lowest = match &lent {
+            External::Host { span, .. } => span.as_ptr(),
+            External::Device { address, .. } => {
+                std::ptr::with_exposed_provenance_mut(*address as usize)
+            }
+            _ => return Err(PyBufferError::new_err("the memory has no address")),
+        };
+        let first = lowest.wrapping_add(self.tensor.offset_bytes() as usize);
+        Ok((Some(lent), first))
+    }
+
+    fn described(&self, py: Python<'_>, flags: c_int) -> PyResult<Told> {
+        let memory = self.memory();
+        let refused = |why: String| Err(PyBufferError::new_err(why));
+        if !is_host(memory) {
+            return refused(format!(
+                "a tensor in {memory} has no host memory; transload.copy(tensor, \"cpu:0\") copies it"
+            ));
+        }
+        let Some(code) = dtype::code(self.tensor.dtype()) else {
+            return refused(format!(
+                "the buffer protocol has no elements of {}; numpy() gives them with ml_dtypes",
+                self.dtype()
+            ));
+        };
+        if flags & ffi::PyBUF_WRITABLE != 0 && self.readonly() {
+            return refused("the tensor is read-only".into());
+        }
+        let takes_strides = flags & ffi::PyBUF_STRIDES == ffi::PyBUF_STRIDES;
+        let wants_rows = flags & ffi::PyBUF_C_CONTIGUOUS == ffi::PyBUF_C_CONTIGUOUS;
+        if !self.tensor.is_dense() && (!takes_strides || wants_rows) {
+            return refused(
+                "the elements of the view do not lie next to each other; copy it".into(),
+            );
+        }
+        let (memory, first) = self.lend(py, ExternalKind::Host)?;
+        Ok(Told {
+            first,
+            len: self.tensor.len_bytes(),
+            item: self.item_bytes()?,
+            readonly: self.readonly(),
+            format: CString::new(code).unwrap_or_default(),
+            memory,
+        })
+    }
+
+    fn interface<'py>(
+        &self,
+        py: Python<'py>,
+        is_here: bool,
+        kind: ExternalKind,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let memory = self.memory();
+        if !is_here {
+            return Err(PyAttributeError::new_err(format!(
+                "a tensor in {memory} has no such interface; transload.copy copies it"
+            )));
+        }
+        let letter = match self.tensor.dtype() {
+            DType::BOOL => "b",
+            DType::U8 | DType::U16 | DType::U32 | DType::U64 => "u",
+            DType::I8 | DType::I16 | DType::I32 | DType::I64 => "i",
+            DType::F16 | DType::F32 | DType::F64 => "f",
+            DType::C64 => "c",
+            other => {
+                return Err(PyAttributeError::new_err(format!(
+                    "the interface has no elements of {}",
+                    dtype::name(other)
+                )));
+            }
+        };
+        // The tensor keeps the bytes alive, and the interface the tensor.
+        let (_, first) = self.lend(py, kind)?;
+        let interface = PyDict::new(py);
+        let order = if cfg!(target_endian = "little") {
+            "<"
+        } else {
+            ">"
+        };
+        let bytes = self.item_bytes()?;
+        interface.set_item("version", 3)?;
+        interface.set_item("shape", self.shape(py)?)?;
+        interface.set_item("typestr", format!("{order}{letter}{bytes}"))?;
+        interface.set_item("strides", PyTuple::new(py, self.byte_strides()?)?)?;
+        interface.set_item("data", (first.expose_provenance(), self.readonly()))?;
+        Ok(interface)
+    }
+}
+
+/// Whether the host's own programs reach the memory.
+pub(crate) fn is_host(memory: MemoryId) -> bool {
+    memory.device == DeviceId::CPU0 && !memory.kind.is_file()
+}
+
+/// Whether PyTorch's `from_dlpack` is what asks.
+fn asked_by_torch(py: Python<'_>) -> PyResult<bool> {
+    let frame = py.import("sys")?.call_method1("_getframe", (0,));
+    let Ok(frame) = frame else {
+        return Ok(false);
+    };
+    let module = frame.getattr("f_globals")?.get_item("__name__");
+    let module = module.and_then(|name| name.extract::<String>());
+    Ok(module.is_ok_and(|name| name == "torch" || name.starts_with("torch.")))
+}

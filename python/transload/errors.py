@@ -1,0 +1,82 @@
+"""The exceptions, one for each of the library's errors.
+
+Each has ``kind``, the name of what happened; ``category``, which says whether to retry: ``"caller"`` (the same call can
+never work), ``"unsupported"`` (this machine lacks something), ``"exhausted"`` (may work later), ``"lost"`` (the device is
+gone) or ``"failed"``; and fields such as ``memory``, ``nbytes``, ``path`` and ``tensors`` where they apply.
+"""
+
+from typing import Any
+
+
+class Error(Exception):
+    """The base of all of them."""
+
+    kind: str
+    category: str
+
+
+class ParseError(Error, ValueError):
+    """Text that names no place."""
+
+
+class PlaceError(Error, LookupError):
+    """A place that is not on this machine."""
+
+
+class AllocError(Error, MemoryError):
+    """Memory that was not allocated."""
+
+
+class ImportError(Error):
+    """Memory of another library that was not taken in."""
+
+
+class RegionError(Error, ValueError):
+    """Bytes that are not within their memory."""
+
+
+class TransferError(Error):
+    """A copy that was refused, or failed."""
+
+
+class BatchError(TransferError):
+    """Copies that were refused together."""
+
+
+class GuardError(Error):
+    """Bytes that were not given to look at."""
+
+
+class ShareError(Error):
+    """Memory that another device does not reach."""
+
+
+class OpenError(Error, OSError):
+    """A file that was not opened."""
+
+
+class TensorError(Error, ValueError):
+    """A shape or strides that do not fit the memory."""
+
+
+class DLPackError(Error, BufferError):
+    """A tensor that was not exchanged by DLPack."""
+
+
+class ModelError(Error):
+    """A file that is no model, or lies about itself."""
+
+
+class LoadError(Error):
+    """A load that was refused, or failed."""
+
+
+class SaveError(Error):
+    """A save that was refused, or failed."""
+
+
+def make(name: str, text: str, fields: dict[str, Any]) -> Error:
+    """Makes the exception of an error of the library's."""
+    exception: Error = globals().get(name, Error)(text)
+    vars(exception).update(fields)
+    return exception
