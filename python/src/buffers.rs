@@ -11,6 +11,7 @@ use transload_tensors::transload::hal::{External, HostSpan};
 use transload_tensors::transload::{AllocSpec, DeviceId, MemoryKind, TransferManager};
 use transload_tensors::{DType, Tensor};
 
+use crate::tensor::PyTensor;
 use crate::{dtype, errors, service};
 
 /// A view of another object's memory, which keeps the object from moving it.
@@ -45,6 +46,97 @@ impl Drop for Owner {
             let lease = Lease(Arc::new(Mutex::new(Some(view))));
             service::later(move |py| lease.release(py));
         }
+    }
+}
+
+/// Copies from one object to another where that is the least work: rows of elements of one type and shape, few enough that
+/// nobody interrupts it. Returns whether it did.
+pub(crate) fn copy(
+    manager: &TransferManager,
+    src: &Bound<'_, PyAny>,
+    dst: &Bound<'_, PyAny>,
+) -> PyResult<bool> {
+    let is_ours = |object: &Bound<'_, PyAny>| object.is_exact_instance_of::<PyTensor>();
+    if is_ours(src) || is_ours(dst) || !is_buffer(src) || !is_buffer(dst) {
+        return Ok(false);
+    }
+    let py = src.py();
+    let (Some(src), Some(dst)) = (Rows::of(src, false), Rows::of(dst, true)) else {
+        return Ok(false);
+    };
+    let (from, to) = (&src.0, &dst.0);
+    let is_like = from.len == to.len
+        && from.len <= MOST_AT_ONCE
+        && src.format() == dst.format()
+        && src.shape() == dst.shape();
+    let item = usize::try_from(from.itemsize).unwrap_or(0);
+    if !is_like || dtype::of_format(src.format(), item).is_none() {
+        return Ok(false);
+    }
+    let span = |view: &ffi::Py_buffer| {
+        Some(HostSpan::new(
+            NonNull::new(view.buf.cast())?,
+            view.len as usize,
+        ))
+    };
+    let (Some(from), Some(to)) = (span(from), span(to)) else {
+        return Ok(false);
+    };
+    // SAFETY: both views keep their memory in place. That other threads of the program leave it alone is asked of callers, as
+    // of those of NumPy.
+    let copied = py.detach(|| unsafe { manager.copy_host(from, to) });
+    copied
+        .map(|_| true)
+        .map_err(|error| errors::raise(py, &error))
+}
+
+/// Some 10 ms.
+const MOST_AT_ONCE: isize = 64 << 20;
+
+/// A view of elements that lie next to each other, held for a call with the interpreter's lock at its end.
+struct Rows(ffi::Py_buffer);
+
+impl Rows {
+    /// `None` where the object gives no such view.
+    fn of(object: &Bound<'_, PyAny>, writes: bool) -> Option<Rows> {
+        let flags = ffi::PyBUF_C_CONTIGUOUS
+            | ffi::PyBUF_FORMAT
+            | if writes { ffi::PyBUF_WRITABLE } else { 0 };
+        // SAFETY: zeroed is what the protocol wants.
+        let mut view: ffi::Py_buffer = unsafe { std::mem::zeroed() };
+        // SAFETY: the object is alive, and the view is written.
+        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut view, flags) } == -1 {
+            drop(PyErr::take(object.py()));
+            return None;
+        }
+        Some(Rows(view))
+    }
+
+    fn format(&self) -> &str {
+        match NonNull::new(self.0.format) {
+            // SAFETY: the text is the view's, and ends with a zero.
+            Some(format) => unsafe { CStr::from_ptr(format.as_ptr()) }
+                .to_str()
+                .unwrap_or("-"),
+            None => "B",
+        }
+    }
+
+    fn shape(&self) -> &[isize] {
+        match (NonNull::new(self.0.shape), usize::try_from(self.0.ndim)) {
+            // SAFETY: the view has a size for each dimension.
+            (Some(shape), Ok(count)) => unsafe {
+                std::slice::from_raw_parts(shape.as_ptr(), count)
+            },
+            _ => &[],
+        }
+    }
+}
+
+impl Drop for Rows {
+    fn drop(&mut self) {
+        // SAFETY: the call that made it has the interpreter's lock again.
+        unsafe { ffi::PyBuffer_Release(&raw mut self.0) };
     }
 }
 

@@ -9,7 +9,7 @@ use transload_tensors::{DType, Tensor};
 use crate::exchange::{self, Use};
 use crate::pending::{Outcome, Pending};
 use crate::tensor::PyTensor;
-use crate::{dtype, errors, manager, wait};
+use crate::{buffers, dtype, errors, manager, wait};
 
 /// How a copy is done.
 #[derive(Clone, Copy, Default)]
@@ -126,6 +126,10 @@ pub(crate) fn copy<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = src.py();
     let manager = manager(py)?;
+    let is_plain = dtype.is_none() && !verify && progress.is_none();
+    if is_plain && buffers::copy(manager, src, dst)? {
+        return Ok(dst.clone());
+    }
     let wanted = dtype.map(dtype::of).transpose()?;
     let terms = Terms { verify, progress };
     let from = exchange::take(manager, src, "src", Use::Read)?;

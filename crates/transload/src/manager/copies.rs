@@ -187,6 +187,24 @@ impl TransferManager {
         Ok((unsafe { span.as_mut_slice() }, report))
     }
 
+    /// Copies host memory that belongs to neither the manager nor Rust, such as another language's arrays. Blocks until the
+    /// bytes are there. As a transfer between buffers of these bytes would, it waits for earlier transfers of them. Allocates
+    /// nothing once each thread that copies at the same time has done so before.
+    ///
+    /// # Errors
+    /// As [`TransferError`] lists. The content of `dst` is unspecified then.
+    ///
+    /// # Safety
+    /// Until the call returns, `src` is valid for reads and `dst` for writes, no code outside the manager writes the bytes of
+    /// either, and none reads those of `dst`.
+    pub unsafe fn copy_host(&self, src: HostSpan, dst: HostSpan) -> Result<Report, TransferError> {
+        self.with_borrowed(src, false, |manager, src| {
+            manager.with_borrowed(dst, true, |manager, dst| {
+                manager.submit_quietly(Checked::new(src, dst)?)
+            })
+        })
+    }
+
     /// Copies a region's payload to a new vector. Blocks until the bytes are there.
     ///
     /// # Errors
