@@ -177,7 +177,10 @@ impl Bench {
         Random(most).fill(&mut bytes);
         let mut memories = Vec::new();
         for memory in manager.memories() {
-            if matches!(memory.id.kind, MemoryKind::Upload | MemoryKind::Readback) {
+            if matches!(
+                memory.id.kind,
+                MemoryKind::Upload | MemoryKind::Readback | MemoryKind::Disk
+            ) {
                 continue;
             }
             let made = || manager.allocate(memory.id.into(), AllocSpec::bytes(most));
