@@ -6,7 +6,7 @@ use pyo3::types::PyString;
 use transload_tensors::transload::{AllocSpec, Conversion, Place, Request, Transfer};
 use transload_tensors::{DType, Tensor};
 
-use crate::exchange::{self, Use};
+use crate::exchange::{self, Stream, Use};
 use crate::pending::{Outcome, Pending};
 use crate::tensor::PyTensor;
 use crate::{buffers, dtype, errors, manager, wait};
@@ -116,13 +116,14 @@ fn must_fit(src: &Tensor, dst: &Tensor, converts: bool) -> PyResult<()> {
 
 /// Copies to a device, or into an array.
 #[pyfunction]
-#[pyo3(signature = (src, dst, *, dtype = None, verify = false, progress = None))]
+#[pyo3(signature = (src, dst, *, dtype = None, verify = false, progress = None, stream = None))]
 pub(crate) fn copy<'py>(
     src: &Bound<'py, PyAny>,
     dst: &Bound<'py, PyAny>,
     dtype: Option<&Bound<'py, PyAny>>,
     verify: bool,
     progress: Option<&Bound<'py, PyAny>>,
+    stream: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = src.py();
     let manager = manager(py)?;
@@ -131,13 +132,16 @@ pub(crate) fn copy<'py>(
         return Ok(dst.clone());
     }
     let wanted = dtype.map(dtype::of).transpose()?;
+    let progress = progress.map(told).transpose()?;
+    let progress = progress.as_ref();
     let terms = Terms { verify, progress };
-    let from = exchange::take(manager, src, "src", Use::Read)?;
+    let stream = stream.map(Stream::of).transpose()?.unwrap_or_default();
+    let from = exchange::take(manager, src, "src", Use::Read, stream)?;
     let copied = if is_place(dst) {
         let copied = place(dst).and_then(|place| to_place(py, &from.tensor, place, wanted, &terms));
         copied.and_then(|tensor| Ok(Bound::new(py, PyTensor { tensor })?.into_any()))
     } else {
-        exchange::take(manager, dst, "dst", Use::Write).and_then(|to| {
+        exchange::take(manager, dst, "dst", Use::Write, stream).and_then(|to| {
             let converts = wanted == Some(to.tensor.dtype());
             let copied = must_fit(&from.tensor, &to.tensor, converts)
                 .and_then(|()| start(py, &from.tensor, &to.tensor, verify))
@@ -153,28 +157,41 @@ pub(crate) fn copy<'py>(
 
 /// Starts a copy.
 #[pyfunction]
-#[pyo3(signature = (src, dst, *, dtype = None, verify = false))]
+#[pyo3(signature = (src, dst, *, dtype = None, verify = false, stream = None))]
 pub(crate) fn copy_async<'py>(
     src: &Bound<'py, PyAny>,
     dst: &Bound<'py, PyAny>,
     dtype: Option<&Bound<'py, PyAny>>,
     verify: bool,
+    stream: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, Pending>> {
     let py = src.py();
     let manager = manager(py)?;
     let wanted = dtype.map(dtype::of).transpose()?;
-    let from = exchange::take(manager, src, "src", Use::Read)?;
+    let stream = stream.map(Stream::of).transpose()?.unwrap_or_default();
+    let from = exchange::take(manager, src, "src", Use::Read, stream)?;
     let (to, outcome) = if is_place(dst) {
         let of = wanted.unwrap_or(from.tensor.dtype());
         let tensor = allocate(py, of, from.tensor.shape(), place(dst)?)?;
         (tensor.clone(), Outcome::Tensor(tensor))
     } else {
-        let to = exchange::take(manager, dst, "dst", Use::Write)?;
+        let to = exchange::take(manager, dst, "dst", Use::Write, stream)?;
         must_fit(&from.tensor, &to.tensor, wanted == Some(to.tensor.dtype()))?;
         (to.tensor, Outcome::Object(dst.clone().unbind()))
     };
     let transfer = start(py, &from.tensor, &to, verify)?;
     Pending::start(py, transfer, outcome)
+}
+
+/// Returns what is called with the progress: the argument, or a bar of tqdm's for `True`.
+pub(crate) fn told<'py>(argument: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    match argument.extract::<bool>() {
+        Ok(is_bar) => {
+            let module = argument.py().import("transload._progress")?;
+            module.call_method1("bar", (is_bar,))
+        }
+        Err(_) => Ok(argument.clone()),
+    }
 }
 
 /// Whether an argument names a place. Arrays do not.

@@ -43,6 +43,34 @@ impl Taken {
     }
 }
 
+/// A stream of CUDA, by its handle.
+#[derive(Clone, Copy)]
+pub(crate) struct Stream(usize);
+
+impl Default for Stream {
+    /// The legacy default stream, as DLPack says.
+    fn default() -> Stream {
+        Stream(1)
+    }
+}
+
+impl Stream {
+    /// Reads a handle, or a stream of torch or CuPy.
+    pub(crate) fn of(argument: &Bound<'_, PyAny>) -> PyResult<Stream> {
+        let handles = ["cuda_stream", "ptr"].map(|name| argument.getattr(name).ok());
+        let handle = handles.into_iter().flatten().next();
+        let number = handle.as_ref().unwrap_or(argument).extract::<usize>();
+        // What DLPack forbids: 0 could be either of CUDA's default streams. torch and CuPy say it of the legacy one.
+        match number {
+            Ok(0) if handle.is_some() => Ok(Stream::default()),
+            Ok(number) if number > 0 => Ok(Stream(number)),
+            _ => Err(PyValueError::new_err(format!(
+                "stream: {argument} is no CUDA stream: pass one of torch or CuPy, or a handle, 1 for the legacy default stream"
+            ))),
+        }
+    }
+}
+
 /// What a copy does with an argument.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -56,6 +84,7 @@ pub(crate) fn take(
     object: &Bound<'_, PyAny>,
     argument: &str,
     used: Use,
+    stream: Stream,
 ) -> PyResult<Taken> {
     if let Ok(tensor) = object.cast::<PyTensor>() {
         return Ok(Taken::of(tensor.get().tensor.clone()));
@@ -80,7 +109,7 @@ pub(crate) fn take(
                 }
             }
         },
-        false => Taken::of(from_dlpack(manager, object, argument)?),
+        false => Taken::of(from_dlpack(manager, object, argument, stream)?),
     };
     if used == Use::Write && !taken.tensor.buffer().is_writable() {
         taken.release(object.py());
@@ -155,6 +184,7 @@ fn from_dlpack(
     manager: &TransferManager,
     object: &Bound<'_, PyAny>,
     argument: &str,
+    stream: Stream,
 ) -> PyResult<Tensor> {
     let py = object.py();
     let Ok(give) = object.getattr("__dlpack__") else {
@@ -169,8 +199,8 @@ fn from_dlpack(
         .map(i64::from)
         .contains(&device.0);
     if is_cuda {
-        // The producer makes the legacy default stream wait for its work; the copy waits for that stream.
-        arguments.set_item("stream", 1)?;
+        // The producer makes that stream wait for its work, and the copy waits for the stream.
+        arguments.set_item("stream", stream.0)?;
     }
     arguments.set_item("max_version", (1, 3))?;
     let capsule = match give.call((), Some(&arguments)) {
@@ -185,7 +215,7 @@ fn from_dlpack(
         PyTypeError::new_err(format!("{argument}: its __dlpack__ returned no capsule"))
     })?;
     if is_cuda {
-        synchronize(py, manager)?;
+        synchronize(py, manager, stream)?;
     }
     let imported = if let Some(managed) = pointer(&capsule, VERSIONED[0]) {
         let managed = managed.cast::<DLManagedTensorVersioned>();
@@ -225,16 +255,16 @@ fn pointer(capsule: &Bound<'_, PyCapsule>, name: &CStr) -> Option<NonNull<std::f
     NonNull::new(unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), name.as_ptr()) })
 }
 
-/// Waits until the legacy default stream of CUDA has done what was given to it.
-fn synchronize(py: Python<'_>, manager: &TransferManager) -> PyResult<()> {
+/// Waits until a stream of CUDA has done what was given to it.
+fn synchronize(py: Python<'_>, manager: &TransferManager, stream: Stream) -> PyResult<()> {
     use transload_tensors::transload::cuda_backend::{Cuda, raw::CUstream};
     let Some(cuda) = manager.backend::<Cuda>() else {
         return Ok(());
     };
     let (tell, told) = channel();
-    // SAFETY: a null stream is the legacy default stream of the current context, or of the primary one.
-    let asked =
-        unsafe { cuda.when_done(CUstream(std::ptr::null_mut()), move || _ = tell.send(())) };
+    let stream = CUstream(std::ptr::with_exposed_provenance_mut(stream.0));
+    // SAFETY: the caller vouches for a stream of its own; 1 is CUDA's legacy default stream (`CU_STREAM_LEGACY`).
+    let asked = unsafe { cuda.when_done(stream, move || _ = tell.send(())) };
     asked.map_err(|error| PyBufferError::new_err(error.to_string()))?;
     let told = Mutex::new(told);
     let ended = || {

@@ -120,7 +120,7 @@ pub(crate) fn explain(
         if argument.get_type().name()? == "Device" {
             return copies::place(argument);
         }
-        let taken = exchange::take(manager, argument, name, Use::Read)?;
+        let taken = exchange::take(manager, argument, name, Use::Read, Default::default())?;
         own = Some(taken.tensor.len_bytes());
         let place = taken.tensor.buffer().memory().into();
         taken.release(py);

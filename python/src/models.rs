@@ -250,6 +250,8 @@ pub(crate) fn load<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let wanted = Wanted::of(device, split, broadcast, dtype, only, verify)?;
     let is_several = wanted.is_several();
+    let progress = progress.map(copies::told).transpose()?;
+    let progress = progress.as_ref();
     let places = wanted.places.clone();
     let manager = manager(py)?;
     let memories: Vec<_> = places
@@ -334,7 +336,13 @@ pub(crate) fn save(
     let mut taken = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors.iter() {
         let name: String = name.extract()?;
-        let of = exchange::take(manager, &tensor, &format!("tensors[{name:?}]"), Use::Read)?;
+        let of = exchange::take(
+            manager,
+            &tensor,
+            &format!("tensors[{name:?}]"),
+            Use::Read,
+            Default::default(),
+        )?;
         save = save.tensor(name, &of.tensor);
         taken.push(of);
     }

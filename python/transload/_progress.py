@@ -1,0 +1,22 @@
+"""Progress by tqdm, where it is installed."""
+
+
+def bar(shown):
+    """Returns a function of bytes done and bytes in all that draws a bar, or one that does nothing."""
+    if not shown:
+        return lambda done, total: None
+    try:
+        from tqdm.auto import tqdm
+    except ImportError as error:
+        raise ValueError("progress=True draws a bar by the package tqdm, which is not installed") from error
+    drawn = None
+
+    def tell(done, total):
+        nonlocal drawn
+        if drawn is None:
+            drawn = tqdm(total=total, unit="B", unit_scale=True)
+        drawn.update(done - drawn.n)
+        if done == total:
+            drawn.close()
+
+    return tell
