@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use transload::{ByteSize, Place};
@@ -47,6 +47,7 @@ pub(crate) enum Command {
     #[command(after_help = MODELS)]
     Inspect {
         /// A file in safetensors or GGUF, a list of shards, or a folder with one model
+        #[arg(value_parser = model_path())]
         model: PathBuf,
     },
     /// Writes completions for a shell
@@ -118,10 +119,11 @@ pub(crate) struct ExplainOptions {
 #[derive(Debug, Args)]
 pub(crate) struct LoadOptions {
     /// A file in safetensors or GGUF, a list of shards, or a folder with one model
+    #[arg(value_parser = model_path())]
     pub(crate) model: PathBuf,
 
-    /// The devices, or memories of them, as `transload devices` lists them: of several, each gets a share of the tensors, about
-    /// as many bytes as the others
+    /// The devices, or memories of them, as `transload devices` lists them: of several, each gets a share of the tensors like the
+    /// memory that it has free, or an equal one where that is not known of all
     #[arg(
         long,
         value_name = "DEVICE",
@@ -158,6 +160,14 @@ pub(crate) struct LoadOptions {
     /// Prints what would be read and where it would go, and reads no tensor
     #[arg(long)]
     pub(crate) plan: bool,
+}
+
+/// A path, and no address of something that is to be fetched.
+fn model_path() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path.to_string_lossy().contains("://") {
+        true => Err("the program reads files; fetch the model first, or open it with the library's Model::open_remote"),
+        false => Ok(path),
+    })
 }
 
 fn float_type() -> impl TypedValueParser<Value = DType> {

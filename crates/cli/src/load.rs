@@ -44,6 +44,11 @@ pub(crate) fn run(
     }
     let rules = options.split.iter();
     let rules: Vec<(&str, usize)> = rules.map(|rule| (rule.0.as_str(), rule.1)).collect();
+    if !rules.is_empty() && options.to.len() < 2 {
+        let text =
+            "--split cuts tensors into a part for each of several devices; name them with --to";
+        return Err(Failure::Arguments(text.into()));
+    }
     load = match (options.broadcast, &rules[..]) {
         (true, _) => load.to_all(&options.to),
         (false, []) => load.to_shares(&options.to),

@@ -157,6 +157,10 @@ fn what_is_no_model_is_named() {
             ],
         ),
         (".", [". has no model", "*.pt"]),
+        (
+            "https://example.org/m.safetensors",
+            ["fetch the model first", "Model::open_remote"],
+        ),
         ("nowhere", ["nowhere", "No such file"]),
     ] {
         refused(&folder, &["inspect", model], 2, &words);
@@ -188,6 +192,12 @@ fn what_is_no_model_is_named() {
     ] {
         refused(&folder, &["load", "model", "--save", save], 2, &[words]);
     }
+    refused(
+        &folder,
+        &["load", "model", "--split", "a=0"],
+        2,
+        &["--split", "several devices", "--to"],
+    );
     refused(
         &folder,
         &["load", "model", "--save", "x", "--plan"],
