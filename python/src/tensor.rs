@@ -248,6 +248,28 @@ impl PyTensor {
         array.call_method1("view", (foreign,))
     }
 
+    /// Serves `numpy.asarray` where the buffer protocol does not: memory of devices, types of `ml_dtypes`.
+    #[pyo3(signature = (dtype = None, copy = None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let memory = slf.get().memory();
+        if copy == Some(false) && !is_host(memory) {
+            return Err(PyValueError::new_err(format!(
+                "copy=False: the tensor is in {memory}"
+            )));
+        }
+        let array = Self::numpy(slf)?;
+        let wanted = PyDict::new(py);
+        wanted.set_item("dtype", dtype)?;
+        wanted.set_item("copy", copy)?;
+        py.import("numpy")?
+            .call_method("array", (array,), Some(&wanted))
+    }
+
     /// Exports the tensor by DLPack.
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__<'py>(
