@@ -5,7 +5,7 @@ use std::ffi::{CString, c_int};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyIndexError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyEllipsis, PySlice, PyTuple};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyEllipsis, PySlice, PyTuple};
 use transload_tensors::dlpack::{DLDevice, IS_COPIED};
 use transload_tensors::transload::hal::{External, ExternalKind};
 use transload_tensors::transload::{DeviceId, DeviceKind, MemoryId, MemoryKind};
@@ -252,22 +252,15 @@ impl PyTensor {
     #[pyo3(signature = (dtype = None, copy = None))]
     fn __array__<'py>(
         slf: &Bound<'py, Self>,
-        dtype: Option<&Bound<'py, PyAny>>,
+        dtype: Option<Bound<'py, PyAny>>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = slf.py();
-        let memory = slf.get().memory();
-        if copy == Some(false) && !is_host(memory) {
-            return Err(PyValueError::new_err(format!(
-                "copy=False: the tensor is in {memory}"
-            )));
+        if copy == Some(false) && !is_host(slf.get().memory()) {
+            let why = "copy=False: the tensor is in a device's memory";
+            return Err(PyValueError::new_err(why));
         }
-        let array = Self::numpy(slf)?;
-        let wanted = PyDict::new(py);
-        wanted.set_item("dtype", dtype)?;
-        wanted.set_item("copy", copy)?;
-        py.import("numpy")?
-            .call_method("array", (array,), Some(&wanted))
+        let copy = [("copy", copy)].into_py_dict(slf.py())?;
+        Self::numpy(slf)?.call_method("__array__", (dtype,), Some(&copy))
     }
 
     /// Exports the tensor by DLPack.

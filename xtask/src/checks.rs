@@ -15,7 +15,7 @@ pub(crate) fn format(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     verdict.run(session.workspace.cargo().args(["fmt", "--all", "--check"]))?;
     let others = session.workspace.others()?;
-    for other in others.iter().chain(&session.workspace.integrations()?) {
+    for other in others.iter().chain(&session.workspace.apart()?) {
         // `--all` would include path dependencies.
         let members = other.members.iter();
         let members = members.flat_map(|package| ["-p", &package.name]);
@@ -113,4 +113,4 @@ pub(crate) fn host() -> Result<String> {
     Ok(host.context("rustc -vV tells no host")?.to_owned())
 }
 
-const DENIED: [&str; 3] = ["--", "-D", "warnings"];
+pub(crate) const DENIED: [&str; 3] = ["--", "-D", "warnings"];

@@ -5,17 +5,15 @@ use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::doubles::{self, Double, Profile};
-use crate::files;
 use crate::install::or_absent;
-use crate::process::{first_line, must_run, output_of};
 use crate::runner;
 use crate::stage::{Calls, Session, Verdict};
 use crate::suites;
+use crate::venv;
 
 /// cudarc, then NVIDIA's own bindings for Python, then Vulkan. Each has a suite under `doubles/cuda-driver/clients`.
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
@@ -33,9 +31,11 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let ran = session.run_tests(&mut verdict, &mut cudarc)?.ran();
     verdict.note = format!("cudarc {ran} tests");
 
-    match or_absent(python(session, &double))? {
+    let suite = double.workspace.root.join(SUITE);
+    let environment = double.workspace.target.join("python");
+    let python = venv::provide(session, &environment, &suite.join("requirements.txt"));
+    match or_absent(python)? {
         Ok(python) => {
-            let suite = double.workspace.root.join(SUITE);
             let mut bindings = Command::new(python);
             bindings.arg(suite.join("run.py")).current_dir(&suite);
             // No caches beside the sources.
@@ -70,62 +70,9 @@ fn loader_path(library: &Path) -> Result<OsString> {
     env::join_paths(folders).context("the library's folder cannot be on a path")
 }
 
-/// A Python with NVIDIA's bindings, in a virtual environment below the target folder, which is made anew when its
-/// requirements change.
-fn python(session: &mut Session, double: &Double) -> Result<PathBuf> {
-    let environment = double.workspace.target.join("python");
-    let python = environment.join("bin/python");
-    let requirements = double.workspace.root.join(SUITE).join("requirements.txt");
-    let wanted = files::read(&requirements)?;
-    let lines: Vec<_> = wanted
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .collect();
-    let lines = lines.join(", ");
-    // Written last, so that an environment that has it is whole.
-    let stamp = environment.join("requirements.txt");
-    let is_whole = files::read(&stamp).is_ok_and(|there| there == wanted);
-    if !is_whole || !runs(&python, "") {
-        println!("   making a Python environment with {lines} ...");
-        let mut make = Command::new(maker(session)?);
-        make.args(["-m", "venv", "--clear"]).arg(&environment);
-        must_run(&mut make, LIMIT)?;
-        let mut install = Command::new(&python);
-        install.args(["-m", "pip", "install", "--quiet"]);
-        install.args(["--disable-pip-version-check", "--requirement"]);
-        must_run(install.arg(&requirements), LIMIT)?;
-        files::write(&stamp, &wanted)?;
-    }
-    if let Some(version) = first_line(Command::new(&python).arg("--version")) {
-        session.found(format!("{version} with {lines}"));
-    }
-    Ok(python)
-}
-
-/// A Python that can make environments, installed where it is missing if this run may install.
-fn maker(session: &mut Session) -> Result<&'static str> {
-    const PARTS: &str = "import ensurepip, venv";
-    if runs(Path::new("python3"), PARTS) {
-        return Ok("python3");
-    }
-    session.installer.require(&["python3", "python3-venv"])?;
-    let can = runs(Path::new(SYSTEM_PYTHON), PARTS).then_some(SYSTEM_PYTHON);
-    can.context("python3-venv is installed, and /usr/bin/python3 cannot make an environment")
-}
-
-fn runs(python: &Path, program: &str) -> bool {
-    output_of(Command::new(python).args(["-c", program])).is_ok()
-}
-
 const SUITE: &str = "clients/python";
 
 const LOADER_PATH: &str = "LD_LIBRARY_PATH";
-
-/// The one that Debian's packages belong to; another may go before it on the path.
-const SYSTEM_PYTHON: &str = "/usr/bin/python3";
-
-/// 10 MB of wheels; a slow mirror takes minutes, past this it hangs.
-const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 #[cfg(test)]
 mod tests {

@@ -35,7 +35,8 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
             verdict.fail(format!("{RULES} gives no reason for {}", line.trim()));
         }
     }
-    let others = main.others()?;
+    let mut others = main.others()?;
+    others.push(main.python()?);
     for workspace in others.iter().chain([&main]) {
         check(deny(workspace), &main, workspace, &mut verdict)?;
     }

@@ -11,7 +11,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let mut sources = Vec::new();
     let others = session.workspace.others()?.into_iter();
-    let others = others.chain(session.workspace.integrations()?);
+    let others = others.chain(session.workspace.apart()?);
     let members: Vec<_> = others.flat_map(|other| other.members).collect();
     for member in session.workspace.members.iter().chain(&members) {
         // This program reads its own rules and the texts of its tests.

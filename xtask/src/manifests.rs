@@ -38,7 +38,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let root = files::read(&main.root.join("Cargo.toml"))?;
     let decisions: Vec<&str> = decisions(&root).collect();
     let mut packages = main.members.len();
-    for other in main.others()?.into_iter().chain(main.integrations()?) {
+    for other in main.others()?.into_iter().chain(main.apart()?) {
         check(&mut verdict, &other.root.join("Cargo.toml"), &decisions)?;
         for member in &other.members {
             check(&mut verdict, &member.manifest_path, &private)?;

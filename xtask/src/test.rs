@@ -12,8 +12,8 @@ use crate::stage::{Outcome, Session, Tier, Verdict};
 use crate::table::table;
 use crate::workspace::Workspace;
 use crate::{
-    browser, checks, clients, cross, deny, doubles, habits, manifests, sanitizers, sentinels,
-    suites, surface, versions, wine,
+    browser, checks, clients, cross, deny, doubles, habits, manifests, python, sanitizers,
+    sentinels, suites, surface, versions, wine,
 };
 
 /// What to run.
@@ -44,8 +44,9 @@ With --all:
   sanitizers     install the same toolchain
   wine           installs Wine and a linker for programs of Windows (162 MB)
   clients        installs python3-venv, and NVIDIA's bindings for Python
+  python         installs python3-venv, and 50 packages from PyPI (250 MB)
   deny           builds cargo-deny, once, where it is not installed
-SwiftShader, the bindings and cargo-deny go into the target directory.
+SwiftShader, packages for Python and cargo-deny go into the target directory.
 With --full:
   browser        installs Chromium, its driver and a linker (132 MB), and builds
                  wasm-bindgen's runner of tests
@@ -93,6 +94,8 @@ enum Stage {
     Doubles,
     /// cudarc and NVIDIA's Python bindings take the double for the driver
     Clients,
+    /// the wheel and the sources of the Python package build and are whole, and its tests pass
+    Python,
     /// every function of the CUDA binding is called by a test, or listed with a reason
     Calls,
     /// tests of the doubles, under AddressSanitizer and ThreadSanitizer
@@ -129,6 +132,7 @@ impl Stage {
             Self::Versions => (Tier::All, versions::stage),
             Self::Doubles => (Tier::Quick, doubles::stage),
             Self::Clients => (Tier::All, clients::stage),
+            Self::Python => (Tier::All, python::stage),
             Self::Calls => (Tier::All, doubles::calls),
             Self::Sanitizers => (Tier::All, sanitizers::stage),
             Self::Unpacked => (Tier::Full, checks::unpacked),

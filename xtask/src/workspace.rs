@@ -56,6 +56,18 @@ impl Workspace {
         self.found(files::entries(&self.root.join(INTEGRATIONS))?)
     }
 
+    /// The Python package's workspace.
+    pub(crate) fn python(&self) -> Result<Self> {
+        self.other(&self.root.join(PYTHON))
+    }
+
+    /// The workspaces that the quick stages do not build: adapters for frameworks, and the Python package.
+    pub(crate) fn apart(&self) -> Result<Vec<Self>> {
+        let mut apart = self.integrations()?;
+        apart.push(self.python()?);
+        Ok(apart)
+    }
+
     /// The workspaces of those folders that are one.
     fn found(&self, mut folders: Vec<PathBuf>) -> Result<Vec<Self>> {
         folders.retain(|folder| folder.join("Cargo.toml").is_file());
@@ -125,6 +137,9 @@ pub(crate) const DOUBLES: &str = "doubles";
 
 /// The folder of the adapters for frameworks.
 const INTEGRATIONS: &str = "integrations";
+
+/// The folder of the Python package.
+const PYTHON: &str = "python";
 
 /// The workspace that compares our binding of the CUDA driver with another one.
 pub(crate) const VERSIONS: &str = "crates/backends/cuda/versions";
