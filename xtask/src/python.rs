@@ -35,11 +35,8 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let mut check = Command::new(&python);
     check.args(["-m", "twine", "check", "--strict"]);
     verdict.run(check.arg(&wheel).arg(&sources))?;
-    let list = output_of(
-        Command::new(&python)
-            .args(["-m", "zipfile", "-l"])
-            .arg(&wheel),
-    )?;
+    let mut list = Command::new(&python);
+    let list = output_of(list.args(["-m", "zipfile", "-l"]).arg(&wheel))?;
     for name in IN_WHEEL.iter().filter(|name| !list.contains(*name)) {
         verdict.fail(format!("the wheel has no {name}:\n{list}"));
     }
@@ -71,9 +68,8 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     for reason in told.filter_map(|line| line.strip_prefix("skipped: ")) {
         session.skip(format!("python: {reason}"));
     }
-    let [wheel, sources] = [wheel, sources].map(|it| it.metadata().map_or(0, |it| it.len()) as f64);
-    let (wheel, sources) = (wheel / 1e6, sources / 1e6);
-    verdict.note = format!("wheel {wheel:.1} MB, sources {sources:.1} MB");
+    let mb = |of: &Path| of.metadata().map_or(0, |of| of.len()) as f64 / 1e6;
+    verdict.note = format!("wheel {:.1} MB, sources {:.1} MB", mb(&wheel), mb(&sources));
     Ok(verdict)
 }
 
