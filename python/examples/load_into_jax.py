@@ -1,7 +1,7 @@
-"""A model in JAX arrays, without a copy.
+"""Loads a model into JAX arrays without a copy.
 
-Transload reads the file into memory of its own, where each tensor begins at a multiple of 256 bytes. JAX takes memory of
-others from 64 on, by DLPack. The addresses show that no array is a copy.
+Transload reads the file into memory where each tensor begins at a multiple of 256 bytes. JAX takes memory by DLPack without
+a copy if it begins at a multiple of 64 bytes. The program compares the addresses.
 
     python examples/load_into_jax.py        # needs jax and ml_dtypes
 """
@@ -27,20 +27,20 @@ model = {
 }
 transload.save(model, path)
 
-# %% Into memory of Transload's. The dict is there when all bytes are.
+# %% Load. The call returns when all bytes have arrived.
 tensors = transload.load(path)
 
 # %% Into JAX. `copy=False` makes a copy an error.
 cpu = jax.devices("cpu")[0]
 parameters = {name: jnp.from_dlpack(tensor, copy=False) for name, tensor in tensors.items()}
 for name, tensor in tensors.items():
-    # NumPy has no bfloat16 of its own: the same bytes as 16-bit numbers of ml_dtypes.
+    # `numpy()` is a view of the tensor's memory; ml_dtypes has the type bfloat16.
     address = tensor.numpy().ctypes.data
     assert parameters[name].unsafe_buffer_pointer() == address, name
     assert address % 64 == 0
     assert parameters[name].dtype == jnp.bfloat16 and parameters[name].devices() == {cpu}
 
-# %% The arrays keep the memory; the tensors and the file may go.
+# %% The arrays keep the memory alive without the tensors and the file.
 del tensors, tensor
 folder.cleanup()
 

@@ -1,7 +1,7 @@
-"""Weights that live in another memory, and come while the layer before them is computed.
+"""Offloads the weights of layers to another memory, and prefetches each layer while the layer before it computes.
 
-Four layers have room for two on the host ("near"). The others wait on the last device of the machine. While a layer
-computes, `copy_async` brings the next one into the place of the one before.
+The host ("near") has room for two of the four layers. All four lie in the memory of the machine's last device ("far").
+`copy_async` brings the next layer while NumPy computes with this one.
 
     python examples/offload_and_prefetch.py
 """
@@ -33,9 +33,9 @@ x = random.standard_normal((256, WIDTH), np.float32)
 pending = prefetch(0)
 result = x
 for layer in range(LAYERS):
-    pending.result()  # This layer is here.
+    pending.result()  # Waits until this layer is here.
     if layer + 1 < LAYERS:
-        # Its place is free: `matmul` has returned, so that nothing reads the layer before last.
+        # The place is free, because NumPy has finished the layer that was there.
         pending = prefetch(layer + 1)
     result = np.maximum(result @ views[layer % 2], 0)
 

@@ -1,7 +1,7 @@
-"""Batches that are on the device before the training step asks, as a DataLoader with pinned memory gives them.
+"""Keeps batches on a device ahead of the training step, as torch's DataLoader with pinned memory does.
 
-A producer makes batches. A ring of destination tensors on the device is allocated once; `copy_async` fills the tensors in
-turn, `depth` batches ahead, from asyncio.
+The ring allocates its tensors on the device once. `copy_async` fills the tensors in turn, `depth` batches ahead. The
+program awaits each copy in asyncio.
 
     python examples/ring_of_batches.py
 """
@@ -26,14 +26,14 @@ def batches():
 async def on_device(source, device, depth=3):
     """Yields the source's batches in the memory of a device.
 
-    A batch is valid until the next one is asked for: its memory then takes a later batch.
+    A batch is valid until the program asks for the next one. The ring then fills its memory with a later batch.
     """
     source = iter(source)
     free, pending = deque(), deque()
     for batch in source:
         if not free and len(pending) < depth:
             free.append(transload.empty(batch.shape, batch.dtype, device))
-        # The copy keeps the batch until it has ended.
+        # The copy keeps its source alive until it has ended.
         pending.append(transload.copy_async(batch, free.popleft()))
         if len(pending) == depth:
             tensor = await pending.popleft()

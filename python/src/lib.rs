@@ -15,7 +15,6 @@ mod service;
 mod tensor;
 mod wait;
 
-use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use transload_tensors::transload::TransferManager;
 
@@ -44,23 +43,4 @@ mod _transload {
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
-
-    #[pymodule_init]
-    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
-        super::must_be_main(module.py())
-    }
-}
-
-/// Refuses subinterpreters: the thread that takes the interpreter's lock ([`service`]) belongs to the main one.
-fn must_be_main(_: Python<'_>) -> PyResult<()> {
-    // SAFETY: the thread is attached to an interpreter.
-    let current = unsafe { pyo3::ffi::PyInterpreterState_Get() };
-    // SAFETY: the interpreter runs this code.
-    let id = unsafe { pyo3::ffi::PyInterpreterState_GetID(current) };
-    match id {
-        0 => Ok(()),
-        _ => Err(PyImportError::new_err(format!(
-            "transload cannot be used in subinterpreter {id}; import it in the main interpreter of the process"
-        ))),
-    }
 }

@@ -248,6 +248,7 @@ impl PyTensor {
         array.call_method1("view", (foreign,))
     }
 
+<<<<<<< HEAD
     /// Serves `numpy.asarray` where the buffer protocol does not: memory of devices, types of `ml_dtypes`.
     #[pyo3(signature = (dtype = None, copy = None))]
     fn __array__<'py>(
@@ -263,6 +264,8 @@ impl PyTensor {
         Self::numpy(slf)?.call_method("__array__", (dtype,), Some(&copy))
     }
 
+=======
+>>>>>>> parent of 5618c30 (python: refuse subinterpreters, and serve numpy.asarray from any memory)
     /// Exports the tensor by DLPack.
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__<'py>(

@@ -7,7 +7,7 @@ import pytest
 
 
 class Tally:
-    """Tells the results in those words, and the reason of each skip."""
+    """Prints the numbers of tests as libtest does, and the reason of each skip."""
 
     def pytest_terminal_summary(self, terminalreporter):
         of = terminalreporter.stats.get

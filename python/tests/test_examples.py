@@ -1,13 +1,16 @@
-"""The examples and the programs of the documentation run, and print what their pages say."""
+"""Runs the examples and the programs of the documentation, and compares the package with the library."""
 
 import importlib.util
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+import transload
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "python" / "examples").glob("*.py"))
@@ -64,3 +67,8 @@ def test_guide_shows_what_its_program_prints(tmp_path: Path) -> None:
     adapters = re.compile(r"wgpu:\d+/\w+|cuda:\d+|cpu:0/pageable")
     printed = run(program, tmp_path)
     assert adapters.sub("MEMORY", printed) == adapters.sub("MEMORY", shown)
+
+
+def test_package_has_the_version_of_the_library() -> None:
+    manifest = tomllib.loads((ROOT / "Cargo.toml").read_text())
+    assert transload.__version__ == manifest["workspace"]["package"]["version"]

@@ -1,4 +1,4 @@
-"""Models in modules of torch, without a copy.
+"""Loads models into modules of torch without a copy.
 
     >>> import torch, transload.torch
     >>> with torch.device("meta"):
@@ -65,7 +65,7 @@ def load_into(
     tensors = {name: torch.from_dlpack(tensor) for name, tensor in loaded.items()}
     del loaded
 
-    # Names of one parameter, of which files hold one.
+    # Files hold one of the names of a shared parameter.
     named = dict(module.named_parameters(remove_duplicate=False))
     groups: dict[int, list[str]] = {}
     for name, parameter in named.items():
@@ -92,7 +92,7 @@ def load_into(
                 f"and the module lacks {unexpected or 'nothing'}; pass strict=False to ignore them"
             )
     result = module.load_state_dict(tensors, strict=False, assign=True)
-    # Assignment makes a parameter of each name.
+    # `load_state_dict` has made a parameter for each name.
     for names in tied:
         first = module.get_parameter(names[0])
         for name in names[1:]:

@@ -1,4 +1,4 @@
-//! The stage of the Python package: its lints, its wheel, its sources as they would be published, its tests.
+//! The stage that checks the Python package: lints, wheel, published sources, tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::checks::DENIED;
+use crate::doubles::{self, Double, Profile};
 use crate::files;
 use crate::install::Absent;
 use crate::process::output_of;
@@ -15,61 +16,66 @@ use crate::{suites, venv};
 
 /// Builds the wheel, and tests it in an environment of its own.
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+    if venv::runs(Path::new("python3"), TOO_OLD) {
+        bail!(Absent("needs Python 3.11 or newer".into()));
+    }
     let package = session.workspace.python()?;
     let requirements = package.root.join("tests/requirements.txt");
     let python = venv::provide(session, &package.target.join("environment"), &requirements)?;
-    if !venv::runs(&python, "import sys; assert sys.version_info >= (3, 11)") {
-        bail!(Absent("needs Python 3.11 or newer".into()));
-    }
+    let call = |words: &[&str]| {
+        let mut call = Command::new(&python);
+        call.arg("-m").args(words);
+        call
+    };
     let mut verdict = Verdict::passed();
-    // The second is for interpreters that the stable ABI does not serve.
+    // Interpreters without the GIL need a build without the stable ABI.
     for features in [&[][..], &["--no-default-features"]] {
         let mut clippy = package.task("clippy")?;
-        clippy
-            .env("PYO3_PYTHON", &python)
-            .args(["--all-targets", "--locked"]);
-        verdict.run(clippy.args(features).args(DENIED))?;
+        clippy.args(["--all-targets", "--locked"]).args(features);
+        verdict.run(clippy.env("PYO3_PYTHON", &python).args(DENIED))?;
     }
     let wheel = pack(&mut verdict, &package, &python, "build", "whl")?;
     let sources = pack(&mut verdict, &package, &python, "sdist", "gz")?;
-    let mut check = Command::new(&python);
-    check.args(["-m", "twine", "check", "--strict"]);
-    verdict.run(check.arg(&wheel).arg(&sources))?;
-    let mut list = Command::new(&python);
-    let list = output_of(list.args(["-m", "zipfile", "-l"]).arg(&wheel))?;
+    verdict.run(call(&["twine", "check", "--strict"]).args([&wheel, &sources]))?;
+    let list = output_of(call(&["zipfile", "-l"]).arg(&wheel))?;
     for name in IN_WHEEL.iter().filter(|name| !list.contains(*name)) {
         verdict.fail(format!("the wheel has no {name}:\n{list}"));
     }
-    // Outside of this tree, where a file that is missing in the archive shows.
+    // Outside of the tree, because cargo would find a missing file here.
     let folder = tempfile::tempdir()?;
-    let mut unpack = Command::new(&python);
-    unpack.args(["-m", "tarfile", "-e"]).arg(&sources);
-    verdict.run(unpack.arg(folder.path()))?;
+    verdict.run(call(&["tarfile", "-e"]).arg(&sources).arg(folder.path()))?;
     let top = files::entries(folder.path())?.pop();
     let mut check = package.cargo();
     check.args(["check", "--locked", "--manifest-path", "python/Cargo.toml"]);
     check.current_dir(top.context("the archive of the sources is empty")?);
     verdict.run(check.env("PYO3_PYTHON", &python))?;
 
-    let mut install = Command::new(&python);
-    install.args(["-m", "pip", "install", "--quiet", "--no-deps"]);
-    install.args(["--force-reinstall", "--disable-pip-version-check"]);
-    verdict.run(install.arg(&wheel))?;
+    let install = [
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--force-reinstall",
+    ];
+    verdict.run(call(&install).arg(&wheel))?;
     let mut tests = Command::new(&python);
     tests.arg(package.root.join("tests/run.py"));
     // No profile of the machine, as for the tests of Rust.
-    tests
-        .env("TRANSLOAD_PROFILE", "")
-        .current_dir(&package.target);
+    tests.env("TRANSLOAD_PROFILE", "");
     suites::drivers(session, true)?.tell(&mut tests);
+    if doubles::must_be_usable().is_ok() {
+        Double::cuda_driver(&session.workspace)?.build(Profile::Debug)?;
+        // The tests find the double there, and start programs that use it.
+        tests.env("CARGO_TARGET_DIR", &session.workspace.target);
+    }
     let from = verdict.transcript.len();
-    verdict.run_tests(&mut tests)?;
+    verdict.run_tests(tests.current_dir(&package.target))?;
     let told = verdict.transcript[from..].lines();
     for reason in told.filter_map(|line| line.strip_prefix("skipped: ")) {
         session.skip(format!("python: {reason}"));
     }
-    let mb = |of: &Path| of.metadata().map_or(0, |of| of.len()) as f64 / 1e6;
-    verdict.note = format!("wheel {:.1} MB, sources {:.1} MB", mb(&wheel), mb(&sources));
+    let [wheel, sources] = [wheel, sources].map(|it| it.metadata().map_or(0, |it| it.len()) / 1000);
+    verdict.note = format!("wheel {wheel} kB, sources {sources} kB");
     Ok(verdict)
 }
 
@@ -93,6 +99,9 @@ fn pack(
     let found = made.find(|path| files::ends_with(path, ending));
     found.with_context(|| format!("maturin {task} left nothing in {}", folder.display()))
 }
+
+/// A program that succeeds in interpreters that the wheel does not serve.
+const TOO_OLD: &str = "import sys; assert sys.version_info < (3, 11)";
 
 /// Parts of paths in the wheel.
 const IN_WHEEL: [&str; 5] = [

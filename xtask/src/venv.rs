@@ -15,30 +15,26 @@ use crate::stage::Session;
 ///
 /// # Errors
 /// [`Absent`] also when the index of packages does not answer.
-pub(crate) fn provide(
-    session: &mut Session,
-    environment: &Path,
-    requirements: &Path,
-) -> Result<PathBuf> {
-    let python = environment.join("bin/python");
-    let wanted = files::read(requirements)?;
+pub(crate) fn provide(session: &mut Session, folder: &Path, packages: &Path) -> Result<PathBuf> {
+    let python = folder.join("bin/python");
+    let wanted = files::read(packages)?;
     let lines: Vec<_> = wanted
         .lines()
         .filter(|line| !line.starts_with('#'))
         .collect();
     let lines = lines.join(", ");
     // Written last, so that an environment that has it is whole.
-    let stamp = environment.join("requirements.txt");
+    let stamp = folder.join("requirements.txt");
     let is_whole = files::read(&stamp).is_ok_and(|there| there == wanted);
     if !is_whole || !runs(&python, "") {
         println!("   making a Python environment with {lines} ...");
         let mut make = Command::new(maker(session)?);
-        make.args(["-m", "venv", "--clear"]).arg(environment);
+        make.args(["-m", "venv", "--clear"]).arg(folder);
         must_run(&mut make, LIMIT)?;
         let mut install = Command::new(&python);
         install.args(["-m", "pip", "install", "--quiet"]);
         install.args(["--disable-pip-version-check", "--requirement"]);
-        let installed = must_run(install.arg(requirements), LIMIT);
+        let installed = must_run(install.arg(packages), LIMIT);
         installed.map_err(|error| match error.to_string().contains(NO_NETWORK) {
             true => Absent("pip reaches no index of packages".into()).into(),
             false => error,

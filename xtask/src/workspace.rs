@@ -58,10 +58,10 @@ impl Workspace {
 
     /// The Python package's workspace.
     pub(crate) fn python(&self) -> Result<Self> {
-        self.other(&self.root.join(PYTHON))
+        self.other(&self.root.join("python"))
     }
 
-    /// The workspaces that the quick stages do not build: adapters for frameworks, and the Python package.
+    /// The workspaces that no quick stage builds: adapters for frameworks, and the Python package.
     pub(crate) fn apart(&self) -> Result<Vec<Self>> {
         let mut apart = self.integrations()?;
         apart.push(self.python()?);
@@ -137,9 +137,6 @@ pub(crate) const DOUBLES: &str = "doubles";
 
 /// The folder of the adapters for frameworks.
 const INTEGRATIONS: &str = "integrations";
-
-/// The folder of the Python package.
-const PYTHON: &str = "python";
 
 /// The workspace that compares our binding of the CUDA driver with another one.
 pub(crate) const VERSIONS: &str = "crates/backends/cuda/versions";
