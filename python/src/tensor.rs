@@ -248,24 +248,6 @@ impl PyTensor {
         array.call_method1("view", (foreign,))
     }
 
-<<<<<<< HEAD
-    /// Serves `numpy.asarray` where the buffer protocol does not: memory of devices, types of `ml_dtypes`.
-    #[pyo3(signature = (dtype = None, copy = None))]
-    fn __array__<'py>(
-        slf: &Bound<'py, Self>,
-        dtype: Option<Bound<'py, PyAny>>,
-        copy: Option<bool>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        if copy == Some(false) && !is_host(slf.get().memory()) {
-            let why = "copy=False: the tensor is in a device's memory";
-            return Err(PyValueError::new_err(why));
-        }
-        let copy = [("copy", copy)].into_py_dict(slf.py())?;
-        Self::numpy(slf)?.call_method("__array__", (dtype,), Some(&copy))
-    }
-
-=======
->>>>>>> parent of 5618c30 (python: refuse subinterpreters, and serve numpy.asarray from any memory)
     /// Exports the tensor by DLPack.
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__<'py>(
