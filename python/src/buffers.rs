@@ -221,6 +221,8 @@ impl Described {
             (0..count).map(move |at| unsafe { start.wrapping_add(at).read() })
         };
         let shape: Vec<u64> = match view.shape.is_null() {
+            // Views of one element without dimensions have no shape.
+            true if count == 0 => Vec::new(),
             // Without a shape they are plain bytes.
             true => vec![(view.len / view.itemsize.max(1)) as u64],
             false => numbers(view.shape).map(|size| size as u64).collect(),

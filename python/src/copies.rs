@@ -3,7 +3,7 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use transload_tensors::transload::{AllocSpec, Conversion, Place, Request, Transfer};
+use transload_tensors::transload::{AllocSpec, Conversion, Error, Place, Request, Transfer};
 use transload_tensors::{DType, Tensor};
 
 use crate::exchange::{self, Stream, Use};
@@ -20,16 +20,16 @@ pub(crate) struct Terms<'a, 'py> {
 }
 
 /// Reads a place: `"cuda:1"`, `"cpu:0/shared"`, or an object of torch or JAX that spells itself so.
-pub(crate) fn place(argument: &Bound<'_, PyAny>) -> PyResult<Place> {
+pub(crate) fn place(argument: &Bound<'_, PyAny>, name: &str) -> PyResult<Place> {
+    let py = argument.py();
     let text = argument.str()?;
     let text = text.to_str()?;
+    let refused = |error: Error| errors::named(py, name, &error);
     let place = text.parse::<Place>();
-    place.map_err(|error| {
-        errors::raise(
-            argument.py(),
-            &transload_tensors::transload::Error::from(error),
-        )
-    })
+    let place = place.map_err(|error| refused(error.into()))?;
+    let resolved = manager(py)?.resolve(place);
+    resolved.map_err(|error| refused(error.into()))?;
+    Ok(place)
 }
 
 /// Allocates a dense tensor. Its first content is unspecified.
@@ -38,6 +38,7 @@ pub(crate) fn allocate(
     dtype: DType,
     shape: &[u64],
     place: Place,
+    argument: &str,
 ) -> PyResult<Tensor> {
     let manager = manager(py)?;
     let len_bytes = dtype.len_bytes(shape).ok_or_else(|| {
@@ -47,7 +48,7 @@ pub(crate) fn allocate(
         ))
     })?;
     let buffer = py.detach(|| manager.allocate(place, AllocSpec::bytes(len_bytes)));
-    let buffer = buffer.map_err(|error| errors::raise(py, &error))?;
+    let buffer = buffer.map_err(|error| errors::named(py, argument, &error))?;
     Tensor::new(&buffer, dtype, shape).map_err(|error| errors::raise(py, &error))
 }
 
@@ -59,7 +60,7 @@ pub(crate) fn to_place(
     dtype: Option<DType>,
     terms: &Terms<'_, '_>,
 ) -> PyResult<Tensor> {
-    let dst = allocate(py, dtype.unwrap_or(src.dtype()), src.shape(), place)?;
+    let dst = allocate(py, dtype.unwrap_or(src.dtype()), src.shape(), place, "dst")?;
     let transfer = start(py, src, &dst, terms.verify)?;
     finish(py, transfer, terms)?;
     Ok(dst)
@@ -114,7 +115,50 @@ fn must_fit(src: &Tensor, dst: &Tensor, converts: bool) -> PyResult<()> {
     Ok(())
 }
 
-/// Copies to a device, or into an array.
+/// Copies elements to a device, or into an array. Waits until they have arrived, without the interpreter's lock.
+///
+/// Parameters
+/// ----------
+/// src : Tensor, or an object with the buffer protocol or `__dlpack__`
+///     The elements: NumPy, torch, JAX, CuPy, pyarrow, `bytes`, `memoryview`.
+/// dst : str, Device, or an array as `src`
+///     A place, such as `"cuda:1"` or `"cpu:0/shared"`: a new tensor is made there. An array of the same shape: it is written in
+///     place, whatever its strides.
+/// dtype : str or dtype, optional
+///     The element type to convert to. Floating-point types are converted: float64, float32, float16, bfloat16, float8_e4m3fn and
+///     float8_e5m2 to the first four. An array as `dst` must have that type.
+/// verify : bool
+///     Read both ends once more and compare them.
+/// progress : callable or bool, optional
+///     True draws a bar by tqdm. A callable is called as `progress(done_bytes, all_bytes)` on this thread about every 0.1 s, and at the end. What it raises ends the copy.
+/// stream : int, or a stream of torch or CuPy, optional
+///     The CUDA stream on which other libraries' arrays are ready, by default the legacy one. The copy waits for it.
+///
+/// Returns
+/// -------
+/// The new Tensor, or `dst` itself.
+///
+/// Raises
+/// ------
+/// TypeError
+///     When an argument has neither protocol.
+/// ValueError
+///     When shapes or types differ, a type is not known or not converted, or the memory of `dst` is read-only.
+/// ParseError, PlaceError
+///     When `dst` names no place, or none on this machine.
+/// AllocError
+///     When there is no memory for the new tensor.
+/// DLPackError
+///     When another library's tensor was not taken in.
+/// TransferError
+///     When elements of `dst` overlap, or the copy failed.
+/// KeyboardInterrupt
+///     On Ctrl-C, and what else signal handlers raise: the copy is cancelled, and `dst` has unspecified elements.
+///
+/// Examples
+/// --------
+/// >>> transload.copy(np.arange(3.0), "cpu:0", dtype="float16").numpy()
+/// array([0., 1., 2.], dtype=float16)
 #[pyfunction]
 #[pyo3(signature = (src, dst, *, dtype = None, verify = false, progress = None, stream = None))]
 pub(crate) fn copy<'py>(
@@ -138,7 +182,8 @@ pub(crate) fn copy<'py>(
     let stream = stream.map(Stream::of).transpose()?.unwrap_or_default();
     let from = exchange::take(manager, src, "src", Use::Read, stream)?;
     let copied = if is_place(dst) {
-        let copied = place(dst).and_then(|place| to_place(py, &from.tensor, place, wanted, &terms));
+        let copied =
+            place(dst, "dst").and_then(|place| to_place(py, &from.tensor, place, wanted, &terms));
         copied.and_then(|tensor| Ok(Bound::new(py, PyTensor { tensor })?.into_any()))
     } else {
         exchange::take(manager, dst, "dst", Use::Write, stream).and_then(|to| {
@@ -155,7 +200,36 @@ pub(crate) fn copy<'py>(
     copied
 }
 
-/// Starts a copy.
+/// Starts a copy, and returns at once. The copy goes on by itself, also when the result is dropped. The memory of both ends is
+/// kept until it has ended; the program must not change the source, nor use the destination, before.
+///
+/// Where the bytes of a CUDA array of another library are not ready, the call waits for its stream.
+///
+/// Parameters
+/// ----------
+/// src : Tensor, or an object with the buffer protocol or `__dlpack__`
+///     The elements: NumPy, torch, JAX, CuPy, pyarrow, `bytes`, `memoryview`.
+/// dst : str, Device, or an array as `src`
+///     As in `copy`.
+/// dtype : str or dtype, optional
+///     As in `copy`.
+/// verify : bool
+///     As in `copy`.
+/// stream : int, or a stream of torch or CuPy, optional
+///     As in `copy`.
+///
+/// Returns
+/// -------
+/// A Pending: `await` it in asyncio or trio, or wait with `result()`. Both give the new Tensor, or `dst` itself.
+///
+/// Raises
+/// ------
+/// As `copy`, for what is wrong with the arguments. A copy that fails later raises TransferError where it is awaited.
+///
+/// Examples
+/// --------
+/// >>> transload.copy_async(b"abc", "cpu:0").result().nbytes
+/// 3
 #[pyfunction]
 #[pyo3(signature = (src, dst, *, dtype = None, verify = false, stream = None))]
 pub(crate) fn copy_async<'py>(
@@ -170,17 +244,33 @@ pub(crate) fn copy_async<'py>(
     let wanted = dtype.map(dtype::of).transpose()?;
     let stream = stream.map(Stream::of).transpose()?.unwrap_or_default();
     let from = exchange::take(manager, src, "src", Use::Read, stream)?;
-    let (to, outcome) = if is_place(dst) {
+    let started = if is_place(dst) {
         let of = wanted.unwrap_or(from.tensor.dtype());
-        let tensor = allocate(py, of, from.tensor.shape(), place(dst)?)?;
-        (tensor.clone(), Outcome::Tensor(tensor))
+        place(dst, "dst")
+            .and_then(|place| allocate(py, of, from.tensor.shape(), place, "dst"))
+            .and_then(|to| Ok((start(py, &from.tensor, &to, verify)?, Outcome::Tensor(to))))
     } else {
-        let to = exchange::take(manager, dst, "dst", Use::Write, stream)?;
-        must_fit(&from.tensor, &to.tensor, wanted == Some(to.tensor.dtype()))?;
-        (to.tensor, Outcome::Object(dst.clone().unbind()))
+        exchange::take(manager, dst, "dst", Use::Write, stream).and_then(|to| {
+            let converts = wanted == Some(to.tensor.dtype());
+            let started = must_fit(&from.tensor, &to.tensor, converts)
+                .and_then(|()| start(py, &from.tensor, &to.tensor, verify));
+            match started {
+                Ok(transfer) => Ok((transfer, Outcome::Object(dst.clone().unbind()))),
+                Err(refused) => {
+                    to.release(py);
+                    Err(refused)
+                }
+            }
+        })
     };
-    let transfer = start(py, &from.tensor, &to, verify)?;
-    Pending::start(py, transfer, outcome)
+    match started {
+        // The copy has both ends' memory until it is over.
+        Ok((transfer, outcome)) => Pending::start(py, transfer, outcome),
+        Err(refused) => {
+            from.release(py);
+            Err(refused)
+        }
+    }
 }
 
 /// Returns what is called with the progress: the argument, or a bar of tqdm's for `True`.
@@ -195,12 +285,41 @@ pub(crate) fn told<'py>(argument: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyA
 }
 
 /// Whether an argument names a place. Arrays do not.
-fn is_place(argument: &Bound<'_, PyAny>) -> bool {
+pub(crate) fn is_place(argument: &Bound<'_, PyAny>) -> bool {
     let named = |module: &str| argument.get_type().name().is_ok_and(|name| name == module);
     argument.is_instance_of::<PyString>() || named("device") || named("Device")
 }
 
-/// Allocates a tensor. Its first content is unspecified.
+/// Allocates a dense tensor. Its elements are unspecified. May wait for a device that allocates.
+///
+/// Parameters
+/// ----------
+/// shape : int or sequence of int
+///     The sizes of its dimensions, the outermost first. `()` is one element.
+/// dtype : str or dtype, optional
+///     The element type: a name of NumPy, ml_dtypes, torch or of model files, such as `"BF16"`. Unless given, float32.
+/// device : str or Device, optional
+///     The place. Unless given, `"cpu:0"`.
+///
+/// Returns
+/// -------
+/// The Tensor. On the host it is aligned to at least 64 bytes.
+///
+/// Raises
+/// ------
+/// TypeError
+///     When `shape` is none.
+/// ValueError
+///     When the type is not known, or the tensor has 2^64 bytes or more.
+/// ParseError, PlaceError
+///     When `device` names no place, or none on this machine.
+/// AllocError
+///     When there is not so much memory. It has the fields `memory`, `nbytes` and `limit` where they are known.
+///
+/// Examples
+/// --------
+/// >>> transload.empty((2, 3), "int8").nbytes
+/// 6
 #[pyfunction]
 #[pyo3(signature = (shape, dtype = None, device = None))]
 pub(crate) fn empty(
@@ -220,9 +339,9 @@ pub(crate) fn empty(
     let dtype = dtype.map_or(Ok(DType::F32), dtype::of)?;
     let device = device.map_or_else(
         || Ok(transload_tensors::transload::DeviceId::CPU0.into()),
-        place,
+        |device| place(device, "device"),
     )?;
     Ok(PyTensor {
-        tensor: allocate(py, dtype, &sizes, device)?,
+        tensor: allocate(py, dtype, &sizes, device, "shape")?,
     })
 }

@@ -5,6 +5,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use transload_tensors::DType;
 
+/// Whether C's `long` has 64 bits: NumPy's `int64` is that type then.
+const IS_LONG: bool = size_of::<std::ffi::c_long>() == 8;
+
 /// Types with a name in NumPy or `ml_dtypes`; and the code and size of those that `struct` knows.
 const NAMES: [(DType, &str, Option<&str>); 22] = [
     (DType::BOOL, "bool", Some("?")),
@@ -14,8 +17,8 @@ const NAMES: [(DType, &str, Option<&str>); 22] = [
     (DType::I16, "int16", Some("h")),
     (DType::U32, "uint32", Some("I")),
     (DType::I32, "int32", Some("i")),
-    (DType::U64, "uint64", Some("Q")),
-    (DType::I64, "int64", Some("q")),
+    (DType::U64, "uint64", Some(if IS_LONG { "L" } else { "Q" })),
+    (DType::I64, "int64", Some(if IS_LONG { "l" } else { "q" })),
     (DType::F16, "float16", Some("e")),
     (DType::F32, "float32", Some("f")),
     (DType::F64, "float64", Some("d")),
@@ -48,7 +51,8 @@ pub(crate) fn named(text: &str) -> Option<DType> {
     let known = NAMES.iter().find(|known| known.1 == text);
     let spelled = || {
         let mut all = DType::ALL.iter().copied();
-        all.find(|dtype| dtype.name().eq_ignore_ascii_case(text))
+        // In small letters they would be NumPy's codes, which count bytes: `f4` has 32 bits there, and `F4` has 4.
+        all.find(|dtype| dtype.name() == text)
     };
     known.map(|known| known.0).or_else(spelled)
 }
@@ -70,7 +74,11 @@ pub(crate) fn of(argument: &Bound<'_, PyAny>) -> PyResult<DType> {
             "dtype: {argument} is no element type; there are: {names}, and the names in model files, such as BF16"
         ))
     };
-    found.ok_or_else(refused)
+    // The name of a NumPy type does not tell the order of the bytes.
+    let is_swapped = argument
+        .getattr("isnative")
+        .is_ok_and(|native| native.extract().is_ok_and(|native: bool| !native));
+    found.filter(|_| !is_swapped).ok_or_else(refused)
 }
 
 /// Returns the type of elements by their code in the `struct` module's language and their size; `None`: bytes in another

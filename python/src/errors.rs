@@ -13,6 +13,11 @@ pub(crate) trait Raised: std::error::Error {
     /// The name of its class, and its category.
     fn class(&self) -> (&'static str, ErrorClass);
 
+    /// What Python programs are told in place of the error's own text.
+    fn text(&self) -> Option<String> {
+        None
+    }
+
     /// Fields that programs decide by.
     fn fields(&self, _: &Bound<'_, PyDict>) -> PyResult<()> {
         Ok(())
@@ -21,32 +26,53 @@ pub(crate) trait Raised: std::error::Error {
 
 /// Makes the exception of an error.
 pub(crate) fn raise(py: Python<'_>, error: &impl Raised) -> PyErr {
+    exception(py, "", error)
+}
+
+/// Makes the exception of an error in an argument, which its text names.
+pub(crate) fn named(py: Python<'_>, argument: &str, error: &impl Raised) -> PyErr {
+    exception(py, argument, error)
+}
+
+fn exception(py: Python<'_>, argument: &str, error: &impl Raised) -> PyErr {
     let make = || -> PyResult<PyErr> {
         let (name, class) = error.class();
         let fields = PyDict::new(py);
-        // The variant's name; of an error that holds another one, that one's.
-        let shown = format!("{error:?}");
-        let mut kind = word(&shown);
-        if name == "Error" || shown[kind.len()..].starts_with('(') {
-            let inner = word(shown[kind.len()..].trim_start_matches('('));
-            kind = if inner.is_empty() { kind } else { inner };
-        }
-        fields.set_item("kind", kind)?;
+        fields.set_item("kind", kind(&format!("{error:?}")))?;
         let class = format!("{class:?}").to_lowercase();
         fields.set_item("category", class)?;
         error.fields(&fields)?;
         let errors = py.import("transload.errors")?;
-        let exception = errors.call_method1("make", (name, told(error), fields))?;
+        let mut text = error.text().unwrap_or_else(|| told(error));
+        // A process has one manager, unless it was forked.
+        if text.contains("another manager") || text.contains("was forked") {
+            text += "; in Python: a child of fork cannot use tensors of its parent; start processes by the method \"spawn\", which \
+                     pickles tensors";
+        }
+        if !argument.is_empty() {
+            text = format!("{argument}: {text}");
+        }
+        let exception = errors.call_method1("make", (name, text, fields))?;
         Ok(PyErr::from_value(exception))
     };
     make().unwrap_or_else(|_| PyRuntimeError::new_err(error.to_string()))
 }
 
-/// The first word of a text.
-fn word(text: &str) -> &str {
-    let end = text.find(|at: char| !at.is_alphanumeric());
-    &text[..end.unwrap_or(text.len())]
+/// The name of an error's variant; of an error that holds another one, that one's.
+fn kind(shown: &str) -> &str {
+    let end = shown.find(|at: char| !at.is_alphanumeric());
+    let (word, rest) = shown.split_at(end.unwrap_or(shown.len()));
+    match rest.strip_prefix('(').filter(|_| HOLDERS.contains(&word)) {
+        Some(inner) => kind(inner),
+        None => word,
+    }
 }
+
+/// The variants whose text is the text of the error that they hold.
+const HOLDERS: [&str; 17] = [
+    "Alloc", "Batch", "Connect", "File", "Guard", "Import", "Library", "Open", "Parse", "Place",
+    "Profile", "Region", "Register", "Shape", "Share", "Tensor", "Transfer",
+];
 
 /// The error and what it was caused by, where its text does not say that.
 fn told(error: &dyn std::error::Error) -> String {
@@ -131,6 +157,22 @@ impl Raised for TensorError {
 impl Raised for DLPackError {
     fn class(&self) -> (&'static str, ErrorClass) {
         ("DLPackError", DLPackError::class(self))
+    }
+
+    fn text(&self) -> Option<String> {
+        match self {
+            DLPackError::Memory { memory } => Some(format!(
+                "cannot export a tensor in {memory} by DLPack; transload.copy(tensor, \"cpu:0\") copies it"
+            )),
+            _ => None,
+        }
+    }
+
+    fn fields(&self, fields: &Bound<'_, PyDict>) -> PyResult<()> {
+        match self {
+            DLPackError::Memory { memory } => fields.set_item("memory", memory.to_string()),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -9,7 +9,9 @@ use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
-use transload_tensors::dlpack::{DLDevice, DLManagedTensor, DLManagedTensorVersioned};
+use transload_tensors::dlpack::{
+    DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLPackError, DLPackVersion,
+};
 use transload_tensors::transload::TransferManager;
 use transload_tensors::{DType, Tensor};
 
@@ -95,14 +97,15 @@ pub(crate) fn take(
             Some((bytes, dtype)) => {
                 let (tensor, lease) = buffers::import(manager, &bytes, argument)?;
                 let tensor = relabelled(&tensor, dtype)
-                    .map_err(|error| errors::raise(object.py(), &error))?;
+                    .map_err(|error| errors::named(object.py(), argument, &error))?;
                 Taken {
                     tensor,
                     lease: Some(lease),
                 }
             }
             None => {
-                let (tensor, lease) = buffers::import(manager, object, argument)?;
+                let (tensor, lease) = buffers::import(manager, object, argument)
+                    .map_err(|error| blamed(object.py(), argument, error))?;
                 Taken {
                     tensor,
                     lease: Some(lease),
@@ -154,12 +157,9 @@ fn unspoken<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAn
     let Ok(of) = object.getattr("dtype") else {
         return Ok(None);
     };
-    // The types of `ml_dtypes` are NumPy's of kind V.
-    let is_foreign = of
-        .getattr("kind")
-        .is_ok_and(|kind| kind.eq("V").unwrap_or(false));
     let known = || dtype::named(of.getattr("name").ok()?.extract::<String>().ok()?.as_str());
-    match known().filter(|dtype| is_foreign && dtype.block().0 == 1) {
+    let is_foreign = |of: &DType| dtype::code(*of).is_none() && of.block().0 == 1;
+    match known().filter(is_foreign) {
         Some(dtype) => {
             let plain = match dtype.block().1 {
                 1 => "uint8",
@@ -180,6 +180,19 @@ pub(crate) fn relabelled(
     Tensor::strided(buffer, at, dtype, tensor.shape(), &tensor.strides())
 }
 
+/// The error of another library, or of this one, with the name of the argument.
+fn blamed(py: Python<'_>, argument: &str, error: PyErr) -> PyErr {
+    let text = error.value(py).to_string();
+    let is_foreign = error.is_instance_of::<PyBufferError>(py)
+        || error.get_type(py).is(py.get_type::<PyValueError>());
+    if text.starts_with(argument) || !is_foreign {
+        return error;
+    }
+    let blamed = PyValueError::new_err(format!("{argument}: it gives no memory: {text}"));
+    blamed.set_cause(py, Some(error));
+    blamed
+}
+
 fn from_dlpack(
     manager: &TransferManager,
     object: &Bound<'_, PyAny>,
@@ -193,7 +206,12 @@ fn from_dlpack(
             "{argument}: {kind} has neither __dlpack__ nor the buffer protocol"
         )));
     };
-    let device: (i64, i64) = object.call_method0("__dlpack_device__")?.extract()?;
+    let device = object.call_method0("__dlpack_device__")?;
+    let device: (i64, i64) = device.extract().map_err(|_| {
+        PyTypeError::new_err(format!(
+            "{argument}: its __dlpack_device__ returned {device}, and no pair of numbers"
+        ))
+    })?;
     let arguments = PyDict::new(py);
     let is_cuda = [DLDevice::CUDA, DLDevice::CUDA_MANAGED]
         .map(i64::from)
@@ -204,8 +222,11 @@ fn from_dlpack(
     }
     arguments.set_item("max_version", (1, 3))?;
     let capsule = match give.call((), Some(&arguments)) {
-        // Of before version 1, as of JAX.
-        Err(error) if error.is_instance_of::<PyTypeError>(py) => {
+        // Of before version 1, as of JAX. Other errors in types, such as those of pyarrow, are about the elements.
+        Err(error)
+            if error.is_instance_of::<PyTypeError>(py)
+                && error.value(py).to_string().contains("argument") =>
+        {
             arguments.del_item("max_version")?;
             give.call((), Some(&arguments))?
         }
@@ -219,6 +240,13 @@ fn from_dlpack(
     }
     let imported = if let Some(managed) = pointer(&capsule, VERSIONED[0]) {
         let managed = managed.cast::<DLManagedTensorVersioned>();
+        // SAFETY: every structure in a capsule of that name begins with its version.
+        let version = unsafe { managed.cast::<DLPackVersion>().read() };
+        // Of another major version nothing else may be read.
+        if version.major != DLPackVersion::CURRENT.major {
+            let error = DLPackError::Version(version);
+            return Err(errors::named(py, argument, &error));
+        }
         let shim = shim(managed);
         // SAFETY: the producer made the structure, and the shim calls its deleter once.
         let tensor = unsafe { Tensor::from_dlpack(manager, shim) };
@@ -237,7 +265,7 @@ fn from_dlpack(
             "{argument}: its DLPack capsule was used before, or is none"
         )));
     };
-    let (tensor, used) = imported.map_err(|error| errors::raise(py, &error))?;
+    let (tensor, used) = imported.map_err(|error| errors::named(py, argument, &error))?;
     // SAFETY: the capsule is alive, and the name is for ever.
     if unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), used.as_ptr()) } != 0 {
         return Err(PyErr::fetch(py));

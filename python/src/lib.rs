@@ -25,20 +25,42 @@ fn manager(py: Python<'_>) -> PyResult<&'static TransferManager> {
     manager.map_err(|error| errors::raise(py, &error))
 }
 
+/// Refuses further interpreters of the process: the threads of the library attach to the first one.
+fn must_be_the_first(_: Python<'_>) -> PyResult<()> {
+    // SAFETY: the thread is attached to an interpreter, as the token shows.
+    let interpreter = unsafe { pyo3::ffi::PyInterpreterState_Get() };
+    // SAFETY: the interpreter runs.
+    let number = unsafe { pyo3::ffi::PyInterpreterState_GetID(interpreter) };
+    match number {
+        0 => Ok(()),
+        _ => Err(pyo3::exceptions::PyImportError::new_err(
+            "transload works in the first interpreter of a process, and not in subinterpreters",
+        )),
+    }
+}
+
 #[pymodule(gil_used = false)]
 mod _transload {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use super::copies::{copy, copy_async, empty};
     #[pymodule_export]
     use super::machine::{Device, Explanation, Probe, devices, explain, probe};
     #[pymodule_export]
     use super::models::{Stream, inspect, load, save, stream, trim};
+    use super::must_be_the_first;
     #[pymodule_export]
     use super::pending::Pending;
     #[pymodule_export]
     use super::service::stop;
     #[pymodule_export]
     use super::tensor::{PyTensor, restore};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        must_be_the_first(module.py())
+    }
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name")]

@@ -10,7 +10,7 @@ use transload_tensors::transload::{self, ByteRate, MemoryId, Place, profile};
 use crate::exchange::{self, Use};
 use crate::{copies, errors, manager};
 
-/// A device of this machine.
+/// A device of this machine, as `devices` lists them. `str(device)` is its name in places.
 #[pyclass(frozen, get_all, module = "transload")]
 pub(crate) struct Device {
     /// Its name in places.
@@ -46,7 +46,17 @@ impl Device {
     }
 }
 
-/// Returns the devices of this machine, the host first.
+/// Lists the devices of this machine, the host first. The first call finds drivers and opens devices, and blocks for up to some
+/// seconds; so does the first call of any other function that copies.
+///
+/// Returns
+/// -------
+/// A list of Device.
+///
+/// Raises
+/// ------
+/// Error
+///     When the host's own memory cannot be used.
 #[pyfunction]
 pub(crate) fn devices(py: Python<'_>) -> PyResult<Vec<Device>> {
     let manager = manager(py)?;
@@ -70,7 +80,7 @@ pub(crate) fn devices(py: Python<'_>) -> PyResult<Vec<Device>> {
     Ok(manager.devices().into_iter().map(device).collect())
 }
 
-/// Which way bytes would take, and why no other.
+/// Which way bytes would take, and why no other. `str(explanation)` is a text for people; notebooks show it.
 #[pyclass(frozen, get_all, module = "transload")]
 pub(crate) struct Explanation {
     /// The bytes of the payload.
@@ -79,10 +89,11 @@ pub(crate) struct Explanation {
     method: String,
     /// The memories that the bytes visit.
     route: Vec<String>,
-    /// The predicted time on an idle machine.
+    /// The predicted time on an idle machine, in seconds, if there is a prediction.
     predicted_s: Option<f64>,
     /// Whether the links on the way were measured.
     measured: bool,
+    /// The text for people.
     text: String,
 }
 
@@ -101,7 +112,34 @@ impl Explanation {
     }
 }
 
-/// Explains the way of bytes from a place or array to another.
+/// Explains the way of bytes from one place or array to another. Copies nothing, and blocks only while it plans.
+///
+/// Parameters
+/// ----------
+/// src : str, Device, Tensor or array
+///     Where the bytes are: a place, or the memory of an array.
+/// dst : str, Device, Tensor or array
+///     Where they go.
+/// nbytes : int, optional
+///     How many there are. Unless given, those of the array, or 64 MiB.
+///
+/// Returns
+/// -------
+/// An Explanation.
+///
+/// Raises
+/// ------
+/// ParseError, PlaceError
+///     When a text names no place, or none on this machine.
+/// TypeError, ValueError
+///     When an argument is no array; the text names it.
+/// TransferError
+///     When there is no way.
+///
+/// Examples
+/// --------
+/// >>> transload.explain("cpu:0", "cpu:0", 1 << 20).route
+/// ['cpu:0/pageable', 'cpu:0/pageable']
 #[pyfunction]
 #[pyo3(signature = (src, dst, nbytes = None))]
 pub(crate) fn explain(
@@ -113,12 +151,8 @@ pub(crate) fn explain(
     let manager = manager(py)?;
     let mut own = None;
     let mut end = |argument: &Bound<'_, PyAny>, name: &str| -> PyResult<Place> {
-        if let Ok(text) = argument.extract::<String>() {
-            let place = text.parse::<Place>();
-            return place.map_err(|error| errors::raise(py, &transload::Error::from(error)));
-        }
-        if argument.get_type().name()? == "Device" {
-            return copies::place(argument);
+        if copies::is_place(argument) {
+            return copies::place(argument, name);
         }
         let taken = exchange::take(manager, argument, name, Use::Read, Default::default())?;
         own = Some(taken.tensor.len_bytes());
@@ -145,7 +179,7 @@ pub(crate) fn explain(
     })
 }
 
-/// What a probe has measured.
+/// What a probe has measured. `str(probe)` is a table of rates; notebooks show it as one.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Probe {
     report: ProbeReport,
@@ -168,7 +202,8 @@ impl Probe {
         self.report.simulated
     }
 
-    /// Saves the figures as the profile of this machine, which all programs then plan with. Returns its path.
+    /// Saves the figures as the profile of this machine, which all programs then plan with. Returns its path. Raises OSError when the
+    /// file is not written, or the variable TRANSLOAD_PROFILE is empty.
     fn save(&self, py: Python<'_>) -> PyResult<std::path::PathBuf> {
         let refused = |text: String| pyo3::exceptions::PyOSError::new_err(text);
         let path = profile::saved_path();
@@ -228,7 +263,22 @@ fn rate(pair: &transload::probe::PairReport) -> Option<f64> {
     }
 }
 
-/// Measures this machine's links. Blocks for some seconds, which Ctrl-C does not end.
+/// Measures this machine's links, and plans with the figures from then on. Blocks until it has measured, without the interpreter's
+/// lock. Ctrl-C takes effect when it returns.
+///
+/// Parameters
+/// ----------
+/// seconds : float
+///     The most time to take, by the wall clock. Unless given, 10.
+///
+/// Returns
+/// -------
+/// A Probe.
+///
+/// Raises
+/// ------
+/// ValueError
+///     When `seconds` is negative or no number.
 #[pyfunction]
 #[pyo3(signature = (seconds = 10.0))]
 pub(crate) fn probe(py: Python<'_>, seconds: f64) -> PyResult<Probe> {

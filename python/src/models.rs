@@ -1,13 +1,15 @@
 //! Model files.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 use transload_tensors::transload::{DeviceId, Place};
-use transload_tensors::{DType, Loaded, Loader, Loading, Model, Save, Value};
+use transload_tensors::{DType, Loaded, Loader, Loading, Model, Save, Saving, Value};
 
 use crate::exchange::{self, Use};
 use crate::tensor::PyTensor;
@@ -15,9 +17,19 @@ use crate::{copies, dtype, errors, manager, wait};
 
 /// The loader of the process, which keeps memory for the next load.
 fn loader(py: Python<'_>) -> PyResult<&'static Loader> {
-    static LOADER: OnceLock<Loader> = OnceLock::new();
+    // A child of `fork` has a manager of its own, and needs a loader of its own.
+    static LOADER: Mutex<Option<(u32, &'static Loader)>> = Mutex::new(None);
     let manager = manager(py)?;
-    Ok(LOADER.get_or_init(|| Loader::new(manager)))
+    let process = std::process::id();
+    let mut known = LOADER.lock().unwrap_or_else(PoisonError::into_inner);
+    match *known {
+        Some((of, loader)) if of == process => Ok(loader),
+        _ => {
+            let loader: &'static Loader = Box::leak(Box::new(Loader::new(manager)));
+            *known = Some((process, loader));
+            Ok(loader)
+        }
+    }
 }
 
 /// What is asked of a load.
@@ -45,16 +57,25 @@ impl Wanted {
                 if several.is_instance_of::<PyList>()
                     || several.is_instance_of::<pyo3::types::PyTuple>() =>
             {
-                let each = several.try_iter()?.map(|one| copies::place(&one?));
+                let each = several
+                    .try_iter()?
+                    .map(|one| copies::place(&one?, "device"));
                 each.collect::<PyResult<_>>()?
             }
-            Some(one) => vec![copies::place(one)?],
+            Some(one) => vec![copies::place(one, "device")?],
         };
         let split: Vec<(String, usize)> = match split {
             None => Vec::new(),
             Some(rules) => rules
                 .iter()
-                .map(|(name, at)| Ok((name.extract()?, at.extract()?)))
+                .map(|(name, at)| {
+                    let rule = name.extract().and_then(|of| Ok((of, at.extract()?)));
+                    rule.map_err(|_| {
+                        PyTypeError::new_err(format!(
+                            "split: {name:?}: {at:?} is no pattern with the number of a dimension, counted from 0"
+                        ))
+                    })
+                })
                 .collect::<PyResult<_>>()?,
         };
         if broadcast && !split.is_empty() {
@@ -65,7 +86,11 @@ impl Wanted {
         let only = match only {
             None => None,
             Some(one) if one.is_instance_of::<PyString>() => Some(vec![one.extract()?]),
-            Some(several) => Some(several.extract()?),
+            Some(several) => Some(several.extract().map_err(|_| {
+                PyTypeError::new_err(format!(
+                    "only: {several} is no pattern and no sequence of these"
+                ))
+            })?),
         };
         Ok(Wanted {
             places,
@@ -123,9 +148,15 @@ fn paths(argument: &Bound<'_, PyAny>) -> PyResult<Vec<PathBuf>> {
     })
 }
 
-/// The tensors of a model in the order of their arrival.
+/// The tensors of models in the order of their arrival: an iterator of pairs of a name and a Tensor, which `stream` makes. A step
+/// raises LoadError when bytes did not arrive; the load is over then. One thread at a time may wait for the next tensor; others get
+/// ValueError.
 #[pyclass(frozen, module = "transload")]
-pub(crate) struct Stream(Mutex<Running>);
+pub(crate) struct Stream {
+    running: Mutex<Running>,
+    /// Asks the thread that waits for the next tensor to end the load.
+    closing: AtomicBool,
+}
 
 struct Running {
     now: Option<Loading>,
@@ -139,9 +170,14 @@ impl Running {
     fn next(
         &mut self,
         py: Python<'_>,
+        closing: &AtomicBool,
         look: &mut dyn FnMut(&Loading) -> PyResult<()>,
     ) -> PyResult<Option<Loaded>> {
         loop {
+            if closing.load(Ordering::Relaxed) {
+                self.stop(py);
+                return Ok(None);
+            }
             let Some(loading) = &mut self.now else {
                 let Some(path) = self.left.pop() else {
                     return Ok(None);
@@ -181,13 +217,15 @@ impl Stream {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(String, Bound<'py, PyTensor>)>> {
-        let running = self.0.try_lock();
+        let running = self.running.try_lock();
         let Ok(mut running) = running else {
             return Err(PyValueError::new_err(
-                "another thread waits for the next tensor",
+                "another thread waits for the next tensor of this stream",
             ));
         };
-        let Some(loaded) = running.next(py, &mut |_| Ok(()))? else {
+        let next = running.next(py, &self.closing, &mut |_| Ok(()))?;
+        drop(running);
+        let Some(loaded) = next else {
             return Ok(None);
         };
         let tensor = loaded.tensor.clone();
@@ -195,20 +233,63 @@ impl Stream {
         Ok(Some((loaded.name().to_owned(), tensor)))
     }
 
-    /// How many bytes of the file that is loaded have arrived, and how many there are.
+    /// Returns how many bytes of the file that is loaded have arrived, and how many there are, as a pair. None after the last file, and
+    /// while another thread waits for a tensor. Does not block.
     fn progress(&self) -> Option<(u64, u64)> {
-        let running = self.0.try_lock().ok()?;
+        let running = self.running.try_lock().ok()?;
         Some(running.now.as_ref()?.progress())
     }
 
-    /// Ends the load. Tensors that have arrived stay.
+    /// Ends the load, for every thread. Tensors that have arrived stay. Waits up to 0.1 s for a thread that waits for the next one.
     fn close(&self, py: Python<'_>) {
-        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        running.stop(py);
+        self.closing.store(true, Ordering::Relaxed);
+        // The thread that waits for a tensor has the lock, and needs the interpreter's to give it back.
+        let stopped = py.detach(|| {
+            let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            running.left.clear();
+            running.now.take()
+        });
+        py.detach(|| drop(stopped));
     }
 }
 
-/// Loads models and returns their tensors as they arrive.
+/// Starts to load models. The iterator gives tensors as they arrive. This call waits for headers and allocations only; each step of
+/// the iterator waits for the next tensor, without the interpreter's lock.
+///
+/// Parameters
+/// ----------
+/// path : str or path-like, or a sequence of these
+///     A file of safetensors or GGUF, a list of shards (`*.index.json`), or a folder with one model.
+/// device : str, Device or a sequence of these, optional
+///     The places. Unless given, `"cpu:0"`. Several places get whole tensors in shares like their free memory, unless `split` or
+///     `broadcast` says otherwise.
+/// split : dict of str to int, optional
+///     For patterns of names the dimension along which tensors are cut, a part for each place: `{"*.q_proj.weight": 0}`. Other
+///     tensors go to all places.
+/// broadcast : bool
+///     Each tensor goes to each place.
+/// dtype : str or dtype, optional
+///     The type that floating-point tensors are converted to; others stay as they are.
+/// only : str or sequence of str, optional
+///     Patterns of the names to load, with `*` and `?`.
+/// verify : bool
+///     Read the bytes once more at both ends and compare them.
+///
+/// Returns
+/// -------
+/// A Stream of pairs of a name and a Tensor. With `split` or `broadcast` a name comes once for each place.
+///
+/// Raises
+/// ------
+/// ModelError
+///     When a file is not there, or is no model.
+/// LoadError
+///     When no tensor fits a pattern, a tensor is not split or converted so, there is too little memory, or bytes did not arrive.
+///     Fields: `tensor`, `memory`, `needs`, `has`, `path`, `tensors`, where they apply.
+/// ParseError, PlaceError, ValueError, TypeError
+///     When an argument is wrong; the text names it.
+/// KeyboardInterrupt
+///     On Ctrl-C, and what else signal handlers raise: the load is cancelled.
 #[pyfunction]
 #[pyo3(signature = (path, *, device = None, split = None, broadcast = false, dtype = None, only = None, verify = false))]
 #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
@@ -230,10 +311,58 @@ pub(crate) fn stream(
         .pop()
         .map(|first| wanted.start(py, &first))
         .transpose()?;
-    Ok(Stream(Mutex::new(Running { now, wanted, left })))
+    Ok(Stream {
+        running: Mutex::new(Running { now, wanted, left }),
+        closing: AtomicBool::new(false),
+    })
 }
 
-/// Loads models, and returns their tensors by name.
+/// Loads models, and returns their tensors by name. Waits until all have arrived, without the interpreter's lock.
+///
+/// Parameters
+/// ----------
+/// path : str or path-like, or a sequence of these
+///     A file of safetensors or GGUF, a list of shards (`*.index.json`), or a folder with one model.
+/// device : str, Device or a sequence of these, optional
+///     The places. Unless given, `"cpu:0"`. Several places get whole tensors in shares like their free memory, unless `split` or
+///     `broadcast` says otherwise.
+/// split : dict of str to int, optional
+///     For patterns of names the dimension along which tensors are cut, a part for each place: `{"*.q_proj.weight": 0}`. Other
+///     tensors go to all places.
+/// broadcast : bool
+///     Each tensor goes to each place.
+/// dtype : str or dtype, optional
+///     The type that floating-point tensors are converted to; others stay as they are.
+/// only : str or sequence of str, optional
+///     Patterns of the names to load, with `*` and `?`.
+/// verify : bool
+///     Read the bytes once more at both ends and compare them.
+/// progress : callable, optional
+///     Called as `progress(done_bytes, all_bytes)` for each file, on this thread about every 0.1 s, and at its end. What it raises
+///     ends the load.
+///
+/// Returns
+/// -------
+/// A dict of Tensors by name. With `split` or `broadcast` and several places, of lists with a Tensor for each place.
+///
+/// Raises
+/// ------
+/// ModelError
+///     When a file is not there, or is no model.
+/// LoadError
+///     When no tensor fits a pattern, a tensor is not split or converted so, there is too little memory, or bytes did not arrive.
+///     Fields: `tensor`, `memory`, `needs`, `has`, `path`, `tensors`, where they apply.
+/// ParseError, PlaceError, ValueError, TypeError
+///     When an argument is wrong; the text names it.
+/// KeyboardInterrupt
+///     On Ctrl-C, and what else signal handlers raise: the load is cancelled.
+///
+/// Examples
+/// --------
+/// >>> transload.save({"w": np.ones((2, 2), "f4")}, "m.safetensors")[0].name
+/// 'm.safetensors'
+/// >>> transload.load("m.safetensors", dtype="bfloat16")
+/// {'w': Tensor(shape=[2, 2], dtype=bfloat16, memory=cpu:0/pageable)}
 #[pyfunction]
 #[pyo3(signature = (path, *, device = None, split = None, broadcast = false, dtype = None, only = None, verify = false, progress = None))]
 #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
@@ -258,6 +387,13 @@ pub(crate) fn load<'py>(
         .iter()
         .map(|place| manager.resolve(*place).ok())
         .collect();
+    let is_known = |at: usize| memories[..at].contains(&memories[at]);
+    if let Some(again) = (0..memories.len()).find(|at| is_several && is_known(*at)) {
+        let place = places[again];
+        return Err(PyValueError::new_err(format!(
+            "device: {place} is named twice, and each place gets a tensor of its own"
+        )));
+    }
     let tensors = PyDict::new(py);
     for path in paths(path)? {
         let mut running = Running {
@@ -272,7 +408,8 @@ pub(crate) fn load<'py>(
         };
         let mut own: Vec<Loaded> = Vec::new();
         let tell = |progress: &Bound<'_, PyAny>, of: (u64, u64)| progress.call1(of).map(drop);
-        while let Some(loaded) = running.next(py, &mut |loading| match progress {
+        let open = AtomicBool::new(false);
+        while let Some(loaded) = running.next(py, &open, &mut |loading| match progress {
             Some(progress) => tell(progress, loading.progress()),
             None => Ok(()),
         })? {
@@ -313,7 +450,7 @@ pub(crate) fn load<'py>(
     Ok(tensors)
 }
 
-/// Frees the memory that is kept for the next load.
+/// Frees the staging memory that is kept for the next load. Does not wait for loads under way, which keep theirs.
 #[pyfunction]
 pub(crate) fn trim(py: Python<'_>) -> PyResult<()> {
     let loader = loader(py)?;
@@ -321,7 +458,32 @@ pub(crate) fn trim(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Saves tensors as safetensors.
+/// Saves tensors as safetensors. Waits until the disk has the files, without the interpreter's lock. Files appear under their names
+/// when they are whole; a save that fails leaves none.
+///
+/// Parameters
+/// ----------
+/// tensors : dict of str to Tensor or array
+///     What to save, by name. Arrays are anything that `copy` takes.
+/// path : str or path-like
+///     The file. An existing one is replaced.
+/// metadata : dict of str to str, optional
+///     Texts for the header.
+/// max_shard_bytes : int, optional
+///     The most bytes of tensors in one file. With more, several files and a list of them, `<path>.index.json`, are written.
+///
+/// Returns
+/// -------
+/// A list of the paths that were written.
+///
+/// Raises
+/// ------
+/// TypeError, ValueError
+///     When a name is no string, or a tensor is not taken; the text names it.
+/// SaveError
+///     When a type or a name is none of safetensors, a file is not written, or bytes did not arrive.
+/// KeyboardInterrupt
+///     On Ctrl-C, and what else signal handlers raise: the save is cancelled, unless it has ended meanwhile.
 #[pyfunction]
 #[pyo3(signature = (tensors, path, *, metadata = None, max_shard_bytes = None))]
 pub(crate) fn save(
@@ -335,7 +497,10 @@ pub(crate) fn save(
     let mut save = Save::new(manager);
     let mut taken = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors.iter() {
-        let name: String = name.extract()?;
+        let text = name.extract::<String>();
+        let name = text.map_err(|_| {
+            PyTypeError::new_err(format!("tensors: the name {name:?} is no string"))
+        })?;
         let of = exchange::take(
             manager,
             &tensor,
@@ -352,12 +517,62 @@ pub(crate) fn save(
     if let Some(bytes) = max_shard_bytes {
         save = save.most_shard_bytes(bytes);
     }
-    let saved = py.detach(|| save.start(path)?.wait());
+    let saved = py
+        .detach(|| save.start(path))
+        .map_err(|error| errors::raise(py, &error))
+        .and_then(|saving| finish(py, saving));
+    // Whether it worked or not, nothing is under way.
     taken.into_iter().for_each(|of| of.release(py));
-    saved.map_err(|error| errors::raise(py, &error))
+    saved
 }
 
-/// Reads the headers of a model.
+/// Waits for a save on a thread of its own, so that a signal ends it: the save is cancelled, and its files are removed.
+fn finish(py: Python<'_>, saving: Saving) -> PyResult<Vec<PathBuf>> {
+    let canceller = saving.canceller();
+    let (tell, told) = channel();
+    let wait = move || _ = tell.send(saving.wait());
+    let thread = std::thread::Builder::new().name("transload-save".into());
+    let _thread = thread.spawn(wait)?;
+    let told = Mutex::new(told);
+    let next = || {
+        let told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.recv_timeout(wait::LOOK)
+    };
+    let mut raised = None;
+    loop {
+        match py.detach(next) {
+            Ok(saved) => {
+                let saved = saved.map_err(|error| errors::raise(py, &error));
+                return raised.map_or(saved, Err);
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                if let Err(signal) = py.check_signals() {
+                    canceller.cancel();
+                    raised = Some(signal);
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err("the thread of the save has ended"));
+            }
+        }
+    }
+}
+
+/// Reads the headers of a model, and no tensor. Blocks while they are read.
+///
+/// Parameters
+/// ----------
+/// path : str or path-like
+///     A file of safetensors or GGUF, a list of shards, or a folder with one model.
+///
+/// Returns
+/// -------
+/// A dict with `tensors`, which has `dtype`, `shape`, `nbytes` and `file` by name; `metadata`; and `files`, a list of paths.
+///
+/// Raises
+/// ------
+/// ModelError
+///     When a file is not there, or is no model.
 #[pyfunction]
 pub(crate) fn inspect<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyDict>> {
     let model = py

@@ -1,10 +1,11 @@
 //! Copies under way, which Python code awaits.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use transload_tensors::Tensor;
 use transload_tensors::transload::{Canceller, Report, Transfer, TransferError};
@@ -18,7 +19,8 @@ pub(crate) enum Outcome {
     Object(Py<PyAny>),
 }
 
-/// A copy under way.
+/// A copy under way, which `copy_async` starts. `await` it in a task of asyncio or trio: the task gets the new tensor or the
+/// destination, or TransferError; a task that is cancelled stops its copy. Elsewhere wait with `result()`. Dropped, the copy goes on.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Pending {
     shared: Arc<Shared>,
@@ -26,10 +28,19 @@ pub(crate) struct Pending {
     outcome: Outcome,
 }
 
-struct Shared(Mutex<State>);
+struct Shared {
+    state: Mutex<State>,
+    /// Told when a thread has put the transfer back, or its result is there.
+    changed: Condvar,
+}
 
 struct State {
+    /// `None` while a thread polls it or waits for it, and after its end.
     transfer: Option<Transfer>,
+    /// The transfer has woken its waker while a thread had it.
+    is_woken: bool,
+    /// The progress when a thread took the transfer.
+    seen: Option<(u64, u64)>,
     result: Option<Result<Report, TransferError>>,
     callbacks: Vec<Py<PyAny>>,
 }
@@ -43,28 +54,12 @@ impl Wake for Shared {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks whether the transfer has ended, and tells those that wait.
     fn advance(self: &Arc<Self>, py: Python<'_>) {
-        let waker = Waker::from(Arc::clone(self));
-        let ended = py.detach(|| {
-            let mut state = self.state();
-            let Some(transfer) = &mut state.transfer else {
-                // A thread in `result` has it, or it has ended.
-                return state.result.is_some();
-            };
-            match Pin::new(transfer).poll(&mut Context::from_waker(&waker)) {
-                Poll::Pending => false,
-                Poll::Ready(result) => {
-                    state.transfer = None;
-                    state.result = Some(result);
-                    true
-                }
-            }
-        });
-        if ended {
+        if py.detach(|| self.has_ended()) {
             let callbacks = std::mem::take(&mut self.state().callbacks);
             for callback in callbacks {
                 if let Err(error) = callback.call0(py) {
@@ -72,6 +67,51 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Polls the transfer, unless a thread has it: that thread polls it afterwards. The state is not locked meanwhile, since a
+    /// poll may copy bytes, and threads with the interpreter's lock ask for the state.
+    fn has_ended(self: &Arc<Self>) -> bool {
+        let waker = Waker::from(Arc::clone(self));
+        loop {
+            let mut state = self.state();
+            let Some(mut transfer) = state.take() else {
+                state.is_woken = true;
+                return state.result.is_some();
+            };
+            drop(state);
+            let polled = Pin::new(&mut transfer).poll(&mut Context::from_waker(&waker));
+            let ended = match polled {
+                Poll::Ready(result) => Some(result),
+                Poll::Pending => None,
+            };
+            let is_over = ended.is_some();
+            if !self.put_back(transfer, ended) {
+                return is_over;
+            }
+        }
+    }
+
+    /// Ends a thread's turn with the transfer. Returns whether it has to be polled again.
+    fn put_back(&self, transfer: Transfer, ended: Option<Result<Report, TransferError>>) -> bool {
+        let mut state = self.state();
+        let is_woken = ended.is_none() && state.is_woken;
+        match ended {
+            Some(result) => state.result = Some(result),
+            None => state.transfer = Some(transfer),
+        }
+        drop(state);
+        self.changed.notify_all();
+        is_woken
+    }
+}
+
+impl State {
+    fn take(&mut self) -> Option<Transfer> {
+        let transfer = self.transfer.take()?;
+        self.is_woken = false;
+        self.seen = transfer.progress();
+        Some(transfer)
     }
 }
 
@@ -84,10 +124,15 @@ impl Pending {
         let canceller = transfer.canceller();
         let state = State {
             transfer: Some(transfer),
+            is_woken: false,
+            seen: None,
             result: None,
             callbacks: Vec::new(),
         };
-        let shared = Arc::new(Shared(Mutex::new(state)));
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
         shared.advance(py);
         Bound::new(
             py,
@@ -102,53 +147,66 @@ impl Pending {
 
 #[pymethods]
 impl Pending {
-    /// Whether the copy has ended.
+    /// Returns whether the copy has ended, well or not. Does not block.
     fn done(&self) -> bool {
         self.shared.state().result.is_some()
     }
 
-    /// Stops the copy. What it has written is unspecified.
+    /// Asks the copy to stop. Does not block: `result()` waits until it has ended, and raises TransferError of the kind
+    /// `"Cancelled"`, unless the copy had ended before. The destination has unspecified elements.
     fn cancel(&self, py: Python<'_>) {
         py.detach(|| self.canceller.cancel());
     }
 
-    /// How many bytes have arrived, and how many there are; None when the copy has failed.
+    /// Returns how many bytes have arrived, and how many there are, as a pair; None when the copy has failed. While a thread
+    /// waits in `result`, the figures are up to 0.1 s old. Does not block.
     fn progress(&self) -> Option<(u64, u64)> {
         let state = self.shared.state();
         match (&state.transfer, &state.result) {
             (Some(transfer), _) => transfer.progress(),
             (None, Some(Ok(report))) => Some((report.bytes(), report.bytes())),
-            _ => None,
+            (None, None) => state.seen,
+            (None, Some(Err(_))) => None,
         }
     }
 
-    /// Waits for the end, and returns the new tensor or the destination.
+    /// Waits until the copy has ended, without the interpreter's lock. Any number of threads may wait.
+    ///
+    /// Parameters
+    /// ----------
+    /// timeout : float, optional
+    ///     The longest wait in seconds. Without it the wait ends with the copy.
+    ///
+    /// Returns
+    /// -------
+    /// The new tensor, or the destination that `copy_async` was given.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     When the copy has not ended by then. The copy goes on.
+    /// TransferError
+    ///     When the copy failed or was cancelled.
+    /// KeyboardInterrupt
+    ///     On Ctrl-C, and what else signal handlers raise. The copy goes on.
     #[pyo3(signature = (timeout = None))]
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
-        let begun = std::time::Instant::now();
+        if timeout.is_some_and(f64::is_nan) {
+            return Err(PyValueError::new_err(
+                "timeout: NaN is no number of seconds",
+            ));
+        }
+        let begun = Instant::now();
         while !self.done() {
-            let taken = self.shared.state().transfer.take();
-            let Some(mut transfer) = taken else {
-                // The thread that tells of it has it for a moment.
-                py.detach(std::thread::yield_now);
-                continue;
-            };
             let left = timeout.map(|limit| limit - begun.elapsed().as_secs_f64());
             let look = wait::LOOK.as_secs_f64();
             let limit = left.map_or(look, |left| left.clamp(0.0, look));
-            let limit = std::time::Duration::from_secs_f64(limit);
-            let ended = py.detach(|| transfer.wait_timeout(limit));
-            let mut state = self.shared.state();
-            match ended {
-                Some(result) => state.result = Some(result),
-                None => state.transfer = Some(transfer),
-            }
-            drop(state);
+            py.detach(|| self.look(Duration::from_secs_f64(limit)));
             self.shared.advance(py);
             py.check_signals()?;
             if left.is_some_and(|left| left <= 0.0) && !self.done() {
-                return Err(pyo3::exceptions::PyTimeoutError::new_err(format!(
-                    "the copy has not ended within {} s",
+                return Err(PyTimeoutError::new_err(format!(
+                    "timeout: the copy has not ended within {} s",
                     timeout.unwrap_or_default()
                 )));
             }
@@ -156,7 +214,7 @@ impl Pending {
         self.outcome(py)
     }
 
-    /// The report of a copy that has ended, as text.
+    /// The report of a copy that has ended well, as text: its way, its time and its rate. Else None.
     #[getter]
     fn report(&self) -> Option<String> {
         let state = self.shared.state();
@@ -164,7 +222,8 @@ impl Pending {
         Some(report.to_string())
     }
 
-    /// Has a function called when the copy has ended, by a thread of the library's; at once if it has.
+    /// Has a function called without arguments when the copy has ended: on a thread of the library's or one that waits, and on
+    /// this one at once if it has ended. What it raises on other threads goes to `sys.unraisablehook`.
     fn add_done_callback(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
         {
             let mut state = self.shared.state();
@@ -183,16 +242,36 @@ impl Pending {
 }
 
 impl Pending {
+    /// Waits a moment: for the transfer, or for the thread that has it.
+    fn look(&self, limit: Duration) {
+        let mut state = self.shared.state();
+        let Some(mut transfer) = state.take() else {
+            if state.result.is_none() {
+                // Woken or not, the caller looks again.
+                drop(self.shared.changed.wait_timeout(state, limit));
+            }
+            return;
+        };
+        drop(state);
+        let ended = transfer.wait_timeout(limit);
+        // The caller polls it in any case.
+        self.shared.put_back(transfer, ended);
+    }
+
     fn outcome(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let state = self.shared.state();
-        match (&state.result, &self.outcome) {
-            (Some(Ok(_)), Outcome::Tensor(tensor)) => {
+        // Not locked below: Python's code may run there, and other threads ask for the state with the interpreter's lock.
+        let failed = match &self.shared.state().result {
+            Some(Ok(_)) => None,
+            Some(Err(error)) => Some(error.clone()),
+            None => return Err(PyRuntimeError::new_err("the copy has not ended")),
+        };
+        match (failed, &self.outcome) {
+            (Some(error), _) => Err(errors::raise(py, &error)),
+            (None, Outcome::Tensor(tensor)) => {
                 let tensor = tensor.clone();
                 Ok(Py::new(py, PyTensor { tensor })?.into_any())
             }
-            (Some(Ok(_)), Outcome::Object(object)) => Ok(object.clone_ref(py)),
-            (Some(Err(error)), _) => Err(errors::raise(py, error)),
-            (None, _) => Err(PyRuntimeError::new_err("the copy has not ended")),
+            (None, Outcome::Object(object)) => Ok(object.clone_ref(py)),
         }
     }
 }

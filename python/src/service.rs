@@ -1,7 +1,8 @@
 //! The one thread that takes the interpreter's lock for the engine's threads: it gives other libraries' memory back, and tells
 //! of transfers that are awaited.
 
-use std::sync::mpsc::{Sender, channel};
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -29,11 +30,21 @@ static SERVICE: Mutex<Service> = Mutex::new(Service::Idle);
 pub(crate) fn later(job: impl FnOnce(Python<'_>) + Send + 'static) {
     let job: Job = Box::new(job);
     let mut service = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_of_parent = matches!(
+        &*service,
+        Service::Running { process, .. } if *process != std::process::id()
+    );
+    if is_of_parent {
+        // The thread is not in this process, and its jobs are the parent's to do.
+        std::mem::forget(std::mem::replace(&mut *service, Service::Idle));
+    }
     if let Service::Idle = *service {
         let (jobs, queue) = channel::<Option<Job>>();
         let work = move || {
             while let Ok(Some(job)) = queue.recv() {
-                run(job);
+                if run(job, &queue).is_break() {
+                    return;
+                }
             }
         };
         let named = std::thread::Builder::new().name("transload-python".into());
@@ -46,7 +57,7 @@ pub(crate) fn later(job: impl FnOnce(Python<'_>) + Send + 'static) {
         }
     }
     match &*service {
-        Service::Running { jobs, process, .. } if *process == std::process::id() => {
+        Service::Running { jobs, .. } => {
             if let Err(refused) = jobs.send(Some(job)) {
                 std::mem::forget(refused);
             }
@@ -55,17 +66,27 @@ pub(crate) fn later(job: impl FnOnce(Python<'_>) + Send + 'static) {
     }
 }
 
-fn run(job: Job) {
-    let mut job = Some(job);
+/// Runs a job, and those that have come meanwhile: a thread that computes gives the interpreter's lock away every 5 ms only, and
+/// the queue would grow if that were for one job each. `Break`: the interpreter ends.
+fn run(job: Job, queue: &Receiver<Option<Job>>) -> ControlFlow<()> {
+    let mut first = Some(job);
     // Where the interpreter is on its way out, nothing may touch it.
     let ran = Python::try_attach(|py| {
-        if let Some(job) = job.take() {
+        if let Some(job) = first.take() {
             job(py);
         }
+        while let Ok(next) = queue.try_recv() {
+            match next {
+                Some(job) => job(py),
+                None => return ControlFlow::Break(()),
+            }
+        }
+        ControlFlow::Continue(())
     });
-    if ran.is_none() {
-        std::mem::forget(job);
-    }
+    ran.unwrap_or_else(|| {
+        std::mem::forget(first);
+        ControlFlow::Continue(())
+    })
 }
 
 /// Ends the thread, before the interpreter does.

@@ -5,7 +5,7 @@ use std::ffi::{CString, c_int};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyIndexError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyEllipsis, PySlice, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyEllipsis, PySlice, PyTuple};
 use transload_tensors::dlpack::{DLDevice, IS_COPIED};
 use transload_tensors::transload::hal::{External, ExternalKind};
 use transload_tensors::transload::{DeviceId, DeviceKind, MemoryId, MemoryKind};
@@ -13,8 +13,10 @@ use transload_tensors::{DType, Tensor, transload};
 
 use crate::{copies, dtype, errors, exchange, manager};
 
-/// Elements of one type in any memory.
-#[pyclass(frozen, name = "Tensor", module = "transload")]
+/// Elements of one type in any memory of the machine. `empty`, `copy` and `load` make tensors. NumPy, torch, JAX and others take one
+/// of the host's memory without a copy, by `numpy.asarray`, `from_dlpack` or `memoryview`. Slices with integers, slices and `...` are
+/// views: they show, and write, the same bytes.
+#[pyclass(frozen, weakref, name = "Tensor", module = "transload")]
 pub(crate) struct PyTensor {
     pub(crate) tensor: Tensor,
 }
@@ -60,13 +62,13 @@ impl PyTensor {
         self.tensor.len_bytes()
     }
 
-    /// The device of its memory.
+    /// The name of the device of its memory, such as `"cuda:0"`.
     #[getter]
     fn device(&self) -> String {
         self.memory().device.to_string()
     }
 
-    /// Its memory.
+    /// The name of its memory, such as `"cuda:0/device"`.
     #[getter]
     #[pyo3(name = "memory")]
     fn memory_name(&self) -> String {
@@ -113,7 +115,7 @@ impl PyTensor {
         let dimensions = self.tensor.shape().len();
         if rests > 1 || count - rests > dimensions {
             return Err(PyIndexError::new_err(format!(
-                "{count} indices for a tensor of {dimensions} dimensions"
+                "key: {count} indices for a tensor of {dimensions} dimensions"
             )));
         }
         let all = self
@@ -139,32 +141,46 @@ impl PyTensor {
                 continue;
             }
             let Some((size, stride)) = left.next() else {
-                return Err(PyIndexError::new_err("more indices than dimensions"));
+                return Err(PyIndexError::new_err("key: more indices than dimensions"));
             };
             if let Ok(slice) = key.cast::<PySlice>() {
                 let part = slice.indices(isize::try_from(size)?)?;
                 if part.slicelength > 0 {
                     first += part.start as i64 * stride;
                 }
-                keep(part.slicelength as u64, stride * part.step as i64);
+                // The stride of a single element says nothing, and may be larger than numbers are.
+                keep(
+                    part.slicelength as u64,
+                    match part.slicelength > 1 {
+                        true => stride * part.step as i64,
+                        false => stride,
+                    },
+                );
             } else {
-                let index: i64 = key.extract().map_err(|_| {
-                    PyTypeError::new_err(format!("{key} is no index: integers, slices and ... are"))
-                })?;
-                let at = if index < 0 {
-                    index + size as i64
-                } else {
-                    index
+                // To NumPy, a truth value is a mask.
+                let number = match key.is_instance_of::<PyBool>() {
+                    true => None,
+                    false => key.call_method0("__index__").ok(),
                 };
-                if at < 0 || at >= size as i64 {
-                    return Err(PyIndexError::new_err(format!(
-                        "index {index} is out of a dimension of {size} elements"
+                let Some(number) = number else {
+                    return Err(PyTypeError::new_err(format!(
+                        "key: {key} is no index; pass integers, slices and ..."
                     )));
-                }
+                };
+                let size = size as i64;
+                let index = number.extract::<i64>().ok();
+                let at = index.map(|index| if index < 0 { index + size } else { index });
+                let Some(at) = at.filter(|at| (0..size).contains(at)) else {
+                    return Err(PyIndexError::new_err(format!(
+                        "key: index {key} is out of a dimension of {size} elements"
+                    )));
+                };
                 first += at * stride;
             }
         }
         left.for_each(|(size, stride)| keep(size, stride));
+        // Without elements there is no first one, wherever the indices point.
+        let first = if shape.contains(&0) { 0 } else { first };
         let first = self.tensor.offset_bytes() as i64 + first * self.item_bytes()? as i64;
         let (buffer, of) = (self.tensor.buffer(), self.tensor.dtype());
         let part = Tensor::strided(buffer, first as u64, of, &shape, &strides);
@@ -172,24 +188,54 @@ impl PyTensor {
         Ok(PyTensor { tensor })
     }
 
-    /// Returns the same elements with other sizes of the dimensions, as a view.
+    /// Returns the same elements with other sizes of the dimensions, as a view. Copies nothing.
+    ///
+    /// Parameters
+    /// ----------
+    /// *shape : int, or one sequence of int
+    ///     The sizes. One may be -1: it is what the others leave.
+    ///
+    /// Raises
+    /// ------
+    /// TypeError
+    ///     When these are no sizes.
+    /// ValueError
+    ///     When there are more or fewer elements, or they do not lie next to each other.
     #[pyo3(signature = (*shape))]
     fn reshape(&self, py: Python<'_>, shape: &Bound<'_, PyTuple>) -> PyResult<PyTensor> {
-        let shape: Vec<u64> = match shape.len() {
-            1 => shape.get_item(0)?.extract().or_else(|_| shape.extract())?,
-            _ => shape.extract()?,
+        let sizes: PyResult<Vec<i64>> = match shape.len() {
+            1 => shape
+                .get_item(0)?
+                .extract()
+                .or_else(|_| shape.extract::<Vec<i64>>()),
+            _ => shape.extract(),
         };
+        let sizes = sizes.map_err(|_| {
+            PyTypeError::new_err(format!("shape: {shape} has other things than sizes"))
+        })?;
+        let shape = self.inferred(&sizes)?;
         if !self.tensor.is_dense() {
             return Err(PyValueError::new_err(
-                "a view whose elements do not lie next to each other has no other shape; copy it",
+                "shape: the elements of this view do not lie next to each other; reshape a copy",
             ));
         }
         let tensor = Tensor::new(self.tensor.buffer(), self.tensor.dtype(), &shape);
-        let tensor = tensor.map_err(|error| errors::raise(py, &error))?;
+        let tensor = tensor.map_err(|error| errors::named(py, "shape", &error))?;
         Ok(PyTensor { tensor })
     }
 
-    /// Copies the tensor to a device; with a type, converted. Returns the tensor itself where it is there already.
+    /// Copies the tensor to a device. Returns the tensor itself where it is there in that type. Waits as `copy` does.
+    ///
+    /// Parameters
+    /// ----------
+    /// device : str or Device
+    ///     The place.
+    /// dtype : str or dtype, optional
+    ///     The element type to convert to, as in `copy`.
+    ///
+    /// Raises
+    /// ------
+    /// As `copy`.
     #[pyo3(signature = (device, *, dtype = None))]
     fn to(
         slf: &Bound<'_, Self>,
@@ -199,7 +245,7 @@ impl PyTensor {
         let py = slf.py();
         let own = &slf.get().tensor;
         let wanted = dtype.map(crate::dtype::of).transpose()?;
-        let place = copies::place(device)?;
+        let place = copies::place(device, "device")?;
         let memory = manager(py)?.resolve(place);
         let memory = memory.map_err(|error| errors::raise(py, &transload::Error::from(error)))?;
         if memory == own.buffer().memory() && wanted.is_none_or(|of| of == own.dtype()) {
@@ -209,7 +255,15 @@ impl PyTensor {
         Ok(Py::new(py, PyTensor { tensor })?.into_any())
     }
 
-    /// Returns a NumPy array: a view of the same memory if it is the host's, else a copy.
+    /// Returns a NumPy array: a view of the same memory if it is the host's, else a copy, for which it waits. Types that NumPy lacks are
+    /// those of ml_dtypes. An array of a read-only tensor is read-only.
+    ///
+    /// Raises
+    /// ------
+    /// TypeError
+    ///     When neither NumPy nor ml_dtypes has the type.
+    /// ImportError
+    ///     When NumPy is not installed.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let own = &slf.get().tensor;
@@ -248,7 +302,63 @@ impl PyTensor {
         array.call_method1("view", (foreign,))
     }
 
-    /// Exports the tensor by DLPack.
+    /// Returns a NumPy array for `numpy.asarray`, which takes the host's memory as it is and never copies from a device unasked.
+    ///
+    /// Parameters
+    /// ----------
+    /// dtype : numpy.dtype, optional
+    ///     The type of the array's elements.
+    /// copy : bool, optional
+    ///     True: the array has memory of its own. False: it must not.
+    ///
+    /// Raises
+    /// ------
+    /// TypeError
+    ///     When the memory is not the host's: `transload.copy(tensor, "cpu:0")` and `numpy()` copy it.
+    #[pyo3(signature = (dtype = None, *, copy = None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let memory = slf.get().memory();
+        if !is_host(memory) {
+            return Err(PyTypeError::new_err(format!(
+                "a tensor in {memory} is no array of the host; transload.copy(tensor, \"cpu:0\") copies it"
+            )));
+        }
+        let array = PyTensor::numpy(slf)?;
+        if copy.is_none() && dtype.is_none() {
+            return Ok(array);
+        }
+        let keywords = PyDict::new(slf.py());
+        keywords.set_item("dtype", dtype)?;
+        keywords.set_item("copy", copy)?;
+        let make = slf.py().import("numpy")?.getattr("array")?;
+        make.call((array,), Some(&keywords))
+    }
+
+    /// Exports the tensor by DLPack, for `from_dlpack` of other libraries. Waits until copies into it that were started before have
+    /// ended. The capsule keeps the memory. Consumers see what later copies write.
+    ///
+    /// Parameters
+    /// ----------
+    /// stream : int, optional
+    ///     The consumer's stream of CUDA: 1 or None, the legacy default stream; 2, that of the thread; -1, no order; else a handle. Other
+    ///     devices have none. No stream has to wait, since the bytes are there.
+    /// max_version : tuple of int, optional
+    ///     The newest version that the consumer knows. Without it, or before (1, 0), the capsule is a legacy one.
+    /// dl_device : tuple of int, optional
+    ///     Where the consumer wants the bytes: the tensor's device, or (1, 0) for a copy on the host.
+    /// copy : bool, optional
+    ///     True: a copy. False: never one.
+    ///
+    /// Raises
+    /// ------
+    /// BufferError
+    ///     When the memory or the type is not exchanged, or a keyword asks for what is not there.
+    /// TypeError
+    ///     When a keyword has another type.
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__<'py>(
         &self,
@@ -261,11 +371,13 @@ impl PyTensor {
         let memory = self.memory();
         let is_cuda = memory.device.kind == DeviceKind::CUDA;
         if let Some(stream) = stream {
-            let number: i64 = stream.extract()?;
-            // 0 could be either of CUDA's two default streams.
-            if !is_cuda || number == 0 {
+            let number: i64 = stream.extract().map_err(|_| {
+                PyTypeError::new_err(format!("stream: {stream} is no number of a stream"))
+            })?;
+            // 0 could be either of CUDA's two default streams; -1 asks for no order.
+            if !is_cuda || number == 0 || number < -1 {
                 return Err(PyBufferError::new_err(format!(
-                    "stream {number} is no stream of {memory}"
+                    "stream: {number} is no stream of {memory}"
                 )));
             }
         }
@@ -276,7 +388,7 @@ impl PyTensor {
             None => false,
             Some(wanted) => {
                 return Err(PyBufferError::new_err(format!(
-                    "{memory} is not DLPack's device {wanted:?}; copy the tensor with transload.copy"
+                    "dl_device: {memory} is not DLPack's device {wanted:?}; copy the tensor with transload.copy"
                 )));
             }
         };
@@ -285,7 +397,7 @@ impl PyTensor {
         let must_copy = to_host || is_unsafe || copy == Some(true);
         if must_copy && copy == Some(false) {
             return Err(PyBufferError::new_err(format!(
-                "copy=False: the tensor is in {memory}"
+                "copy: False, and only a copy of a tensor in {memory} is what was asked for"
             )));
         }
         if !must_copy {
@@ -300,7 +412,7 @@ impl PyTensor {
         exchange::to_capsule(py, &copied, is_versioned, IS_COPIED)
     }
 
-    /// The type and number of the device, as DLPack counts.
+    /// Returns the type and number of the device, as DLPack counts: 1 for the host, 2 CUDA, 13 CUDA's managed memory, 15 wgpu.
     fn __dlpack_device__(&self) -> (u32, i32) {
         let memory = self.memory();
         let index = memory.device.index as i32;
@@ -346,7 +458,11 @@ impl PyTensor {
             len: told.len as isize,
             itemsize: told.item as isize,
             readonly: c_int::from(told.readonly),
-            ndim: sizes.len() as c_int,
+            // Without their sizes, dimensions mean nothing: consumers count bytes.
+            ndim: match is_wanted(ffi::PyBUF_ND) {
+                true => sizes.len() as c_int,
+                false => 1,
+            },
             format: match is_wanted(ffi::PyBUF_FORMAT) {
                 true => told.format.as_ptr().cast_mut(),
                 false => std::ptr::null_mut(),
@@ -423,7 +539,7 @@ pub(crate) fn restore(
     let known = known.filter(|place| manager.resolve(*place).is_ok());
     let place = known.unwrap_or(DeviceId::CPU0.into());
     let of = dtype::named(dtype).ok_or_else(|| PyValueError::new_err(format!("dtype: {dtype}")))?;
-    let tensor = copies::allocate(py, of, &shape, place)?;
+    let tensor = copies::allocate(py, of, &shape, place, "shape")?;
     let buffer = tensor.buffer();
     let copied = py.detach(|| manager.copy_from_slice(bytes, buffer));
     copied.map_err(|error| errors::raise(py, &error))?;
@@ -450,6 +566,41 @@ struct Told {
 impl PyTensor {
     fn memory(&self) -> MemoryId {
         self.tensor.buffer().memory()
+    }
+
+    /// Whether the elements lie next to each other, those of the first dimension first.
+    fn is_dense_by_columns(&self) -> bool {
+        let strides = self.tensor.strides();
+        let mut expected = 1i64;
+        let mut dimensions = self.tensor.shape().iter().zip(strides);
+        self.tensor.shape().contains(&0)
+            || dimensions.all(|(size, stride)| {
+                let fits = *size == 1 || stride == expected;
+                expected = expected.saturating_mul(*size as i64);
+                fits
+            })
+    }
+
+    /// The sizes with the one that is -1 filled in.
+    fn inferred(&self, sizes: &[i64]) -> PyResult<Vec<u64>> {
+        let refused = |why: &str| PyValueError::new_err(format!("shape: {sizes:?} {why}"));
+        let unknown = sizes.iter().filter(|size| **size == -1).count();
+        if unknown > 1 || sizes.iter().any(|size| *size < -1) {
+            return Err(refused("has a negative size, other than one -1"));
+        }
+        let mut known = sizes.iter().filter(|size| **size != -1);
+        let known = known.try_fold(1u64, |all, size| all.checked_mul(*size as u64));
+        let left = match known {
+            Some(known) if known > 0 && self.size().is_multiple_of(known) => {
+                Some(self.size() / known)
+            }
+            _ => None,
+        };
+        let filled = sizes.iter().map(|size| match *size {
+            -1 => left.ok_or_else(|| refused("does not divide the elements")),
+            size => Ok(size as u64),
+        });
+        filled.collect()
     }
 
     fn item_bytes(&self) -> PyResult<u64> {
@@ -505,10 +656,19 @@ impl PyTensor {
             return refused("the tensor is read-only".into());
         }
         let takes_strides = flags & ffi::PyBUF_STRIDES == ffi::PyBUF_STRIDES;
-        let wants_rows = flags & ffi::PyBUF_C_CONTIGUOUS == ffi::PyBUF_C_CONTIGUOUS;
-        if !self.tensor.is_dense() && (!takes_strides || wants_rows) {
+        let wants = |flag: c_int| flags & flag == flag;
+        let is_dense = self.tensor.is_dense();
+        let is_refused = if wants(ffi::PyBUF_ANY_CONTIGUOUS) {
+            !is_dense && !self.is_dense_by_columns()
+        } else if wants(ffi::PyBUF_F_CONTIGUOUS) {
+            !self.is_dense_by_columns()
+        } else {
+            !is_dense && (!takes_strides || wants(ffi::PyBUF_C_CONTIGUOUS))
+        };
+        if is_refused {
             return refused(
-                "the elements of the view do not lie next to each other; copy it".into(),
+                "the elements of the view do not lie in the order that was asked for; copy it"
+                    .into(),
             );
         }
         let (memory, first) = self.lend(py, ExternalKind::Host)?;
@@ -531,7 +691,7 @@ impl PyTensor {
         let memory = self.memory();
         if !is_here {
             return Err(PyAttributeError::new_err(format!(
-                "a tensor in {memory} has no such interface; transload.copy copies it"
+                "a tensor in {memory} has no such interface; transload.copy(tensor, \"cpu:0\") copies it"
             )));
         }
         let letter = match self.tensor.dtype() {

@@ -1,0 +1,307 @@
+"""Arrays of NumPy and others, in and out."""
+
+import array
+import ctypes
+
+import numpy as np
+import pytest
+
+import transload
+
+PLAIN = ["bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8"]
+FOREIGN = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
+
+
+def sample(dtype, shape=(3, 4)):
+    count = int(np.prod(shape, dtype=int))
+    return np.arange(count, dtype="u4").astype("u1").astype(dtype).reshape(shape)
+
+
+def raw(array):
+    return np.ascontiguousarray(array).tobytes()
+
+
+@pytest.mark.parametrize("dtype", PLAIN)
+def test_numpy_arrays_of_each_type_come_back_the_same(dtype):
+    src = sample(dtype)
+    tensor = transload.copy(src, "cpu:0")
+    assert tensor.dtype == np.dtype(dtype).name
+    assert (tensor.shape, tensor.strides) == (src.shape, src.strides)
+    back = tensor.numpy()
+    assert back.dtype == src.dtype
+    assert back.dtype.char == np.dtype(dtype).char
+    assert raw(back) == raw(src)
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_arrays_of_ml_dtypes_come_back_the_same(name):
+    dtype = np.dtype(getattr(pytest.importorskip("ml_dtypes"), name))
+    src = np.arange(24 * dtype.itemsize, dtype="u1").view(dtype).reshape(4, 6)
+    for view in (src, src.T, src[::-1, ::2], src[1]):
+        tensor = transload.copy(view, "cpu:0")
+        assert tensor.dtype == name
+        back = tensor.numpy()
+        assert back.dtype == dtype
+        assert back.shape == view.shape
+        assert raw(back) == raw(view)
+    into = np.zeros_like(src)
+    assert transload.copy(src, into) is into
+    assert raw(into) == raw(src)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
+def test_a_tensor_of_a_type_that_numpy_lacks_becomes_no_array_of_objects(name):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.asarray(transload.empty((2, 3), name))
+    assert array.dtype == np.dtype(getattr(ml_dtypes, name))
+
+
+def test_a_scalar_has_no_dimensions():
+    for scalar in (np.float32(3.5), np.array(3.5, "f4"), memoryview(ctypes.c_float(3.5))):
+        tensor = transload.copy(scalar, "cpu:0")
+        assert tensor.shape == ()
+        assert tensor.size == 1
+        assert tensor.numpy().shape == ()
+        assert tensor.numpy()[()] == 3.5
+
+
+LAYOUTS = {
+    "rows": lambda a: a,
+    "columns": lambda a: np.asfortranarray(a),
+    "transposed": lambda a: a.transpose(2, 0, 1),
+    "backwards": lambda a: a[::-1, :, ::-1],
+    "steps": lambda a: a[::2, 1::3],
+    "backward steps": lambda a: a[::-2, ::-1, 4:0:-2],
+    "one element": lambda a: a[2:3, 1:2, 0:1],
+    "empty": lambda a: a[:, 3:3],
+    "repeated": lambda a: np.broadcast_to(a[:, :1], a.shape),
+    "no dimensions": lambda a: a[1, 2, 3, ...],
+    "many dimensions": lambda a: a[(None,) * 20],
+    "odd address": lambda a: np.ndarray(a.shape, a.dtype, np.zeros(a.nbytes + 1, "u1").data, 1),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "c8"])
+def test_every_layout_is_read_as_numpy_reads_it(layout, dtype):
+    src = LAYOUTS[layout](sample(dtype, (5, 6, 7)))
+    for place in ("cpu:0", "cpu:0/shared"):
+        tensor = transload.copy(src, place)
+        assert tensor.contiguous
+        np.testing.assert_array_equal(tensor.numpy(), src, strict=True)
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "repeated"])
+def test_every_layout_is_written_where_numpy_would_write_and_nowhere_else(layout):
+    whole = np.full((5, 6, 7), 99, "i4")
+    dst = LAYOUTS[layout](whole)
+    src = np.arange(dst.size, dtype="i4").reshape(dst.shape)
+    if not np.shares_memory(dst, whole) and dst.size:
+        assert layout in ("columns", "odd address")
+        transload.copy(src, dst)
+        np.testing.assert_array_equal(dst, src)
+        return
+    expected = np.full((5, 6, 7), 99, "i4")
+    LAYOUTS[layout](expected)[...] = src
+    assert transload.copy(src, dst) is dst
+    np.testing.assert_array_equal(whole, expected)
+
+
+def test_devices_take_and_give_every_layout(gpu):
+    for name, layout in LAYOUTS.items():
+        src = layout(sample("f4", (5, 6, 7)))
+        tensor = transload.copy(src, gpu)
+        assert tensor.device == gpu
+        np.testing.assert_array_equal(tensor.numpy(), src, strict=True, err_msg=name)
+        back = np.zeros(src.shape, "f4", order="F")
+        transload.copy(tensor, back)
+        np.testing.assert_array_equal(back, src, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "dst",
+    [
+        np.broadcast_to(np.zeros(3), (3,)),
+        bytes(24),
+        memoryview(bytes(24)).cast("d"),
+    ],
+    ids=["numpy", "bytes", "memoryview"],
+)
+def test_read_only_memory_is_never_written(dst):
+    before = bytes(memoryview(dst).cast("B") if not isinstance(dst, np.ndarray) else dst.tobytes())
+    src = np.ones(24, "u1") if isinstance(dst, bytes) else np.ones(3)
+    with pytest.raises(ValueError, match="dst: its memory is read-only"):
+        transload.copy(src, dst)
+    with pytest.raises(ValueError, match="dst: its memory is read-only"):
+        transload.copy_async(src, dst)
+    assert bytes(dst.tobytes() if not isinstance(dst, bytes) else dst) == before
+
+
+def test_destinations_whose_elements_overlap_are_refused():
+    memory = np.zeros(3)
+    dst = np.lib.stride_tricks.as_strided(memory, (4, 3), (0, 8))
+    with pytest.raises(transload.errors.TransferError) as refused:
+        transload.copy(np.ones((4, 3)), dst)
+    assert (refused.value.kind, refused.value.category) == ("Repeated", "caller")
+    assert not memory.any()
+
+
+def test_a_copy_within_one_array_goes_as_if_by_a_copy():
+    for count in (10, 100_000, 3_000_000):
+        for src, dst in [(slice(None, -1), slice(1, None)), (slice(1, None), slice(None, -1))]:
+            memory = np.arange(count)
+            expected = memory.copy()
+            expected[dst] = memory[src]
+            transload.copy(memory[src], memory[dst])
+            np.testing.assert_array_equal(memory, expected)
+
+
+@pytest.mark.parametrize(
+    "dtype", [">f8", ">i4", ">u2", "c16", "g", "S3", "U2", "M8[s]", "m8[s]", "O", "S0", [("a", "f4")]], ids=str
+)
+def test_other_types_and_other_orders_of_bytes_are_refused(dtype):
+    src = np.zeros(3, dtype)
+    for call in (
+        lambda: transload.copy(src, "cpu:0"),
+        lambda: transload.copy(np.zeros(3), src),
+        lambda: transload.copy_async(src, "cpu:0"),
+    ):
+        with pytest.raises(ValueError, match="^(src|dst): "):
+            call()
+
+
+def test_a_type_of_other_byte_order_is_no_element_type():
+    with pytest.raises(ValueError, match="^dtype: "):
+        transload.empty(3, np.dtype(">f4"))
+
+
+def test_a_field_of_a_structure_that_is_no_multiple_apart_is_refused():
+    src = np.zeros(4, [("a", "f4"), ("b", "i1")])["a"]
+    with pytest.raises(ValueError, match="src: elements of 4 bytes lie 5 bytes apart"):
+        transload.copy(src, "cpu:0")
+
+
+@pytest.mark.parametrize(
+    "make", [bytes, bytearray, memoryview, lambda b: array.array("B", b)], ids=["bytes", "bytearray", "memoryview", "array"]
+)
+def test_bytes_of_python_are_taken(make):
+    content = bytes(range(200))
+    tensor = transload.copy(make(content), "cpu:0")
+    assert (tensor.dtype, tensor.shape) == ("uint8", (200,))
+    assert bytes(memoryview(tensor)) == content
+
+
+@pytest.mark.parametrize(
+    "make",
+    [bytearray, lambda n: array.array("B", bytes(n)), lambda n: memoryview(bytearray(n))],
+    ids=["bytearray", "array", "memoryview"],
+)
+def test_bytes_of_python_are_written(make):
+    dst = make(5)
+    assert transload.copy(b"hello", dst) is dst
+    assert bytes(dst) == b"hello"
+    # Not pinned any more: it may change its size.
+    if not isinstance(dst, memoryview):
+        dst.extend(b"x")
+
+
+@pytest.mark.parametrize("code", "bBhHiIlLqQfd")
+def test_arrays_of_the_standard_library_have_their_types(code):
+    src = array.array(code, [1, 2, 3])
+    tensor = transload.copy(src, "cpu:0")
+    assert tensor.dtype == np.dtype(code).name
+    assert tensor.numpy().tolist() == [1, 2, 3]
+
+
+def test_memoryviews_with_steps_and_shapes_are_read_as_they_are():
+    view = memoryview(bytes(range(24))).cast("B", (4, 6))
+    assert (
+        transload.copy(view[::-2], "cpu:0").numpy().tolist()
+        == np.frombuffer(bytes(range(24)), "u1").reshape(4, 6)[::-2].tolist()
+    )
+    assert transload.copy(b"", "cpu:0").shape == (0,)
+
+
+def test_pyarrow_gives_buffers_and_arrays():
+    pa = pytest.importorskip("pyarrow")
+    buffer = pa.py_buffer(b"abcdef")
+    assert bytes(memoryview(transload.copy(buffer, "cpu:0"))) == b"abcdef"
+    with pytest.raises(ValueError, match="dst: its memory is read-only"):
+        transload.copy(b"123456", buffer)
+    values = pa.array([1.5, 2.5, 3.5, 4.5])[1:3]
+    tensor = transload.copy(values, "cpu:0")
+    assert (tensor.dtype, tensor.numpy().tolist()) == ("float64", [2.5, 3.5])
+    with pytest.raises(ValueError, match="dst: its memory is read-only"):
+        transload.copy(np.zeros(2), values)
+    assert values.to_pylist() == [2.5, 3.5]
+
+
+def test_pyarrow_arrays_with_nulls_are_refused():
+    pa = pytest.importorskip("pyarrow")
+    with pytest.raises(Exception, match="null"):
+        transload.copy(pa.array([1, None]), "cpu:0")
+
+
+def test_numbers_are_converted_on_request():
+    src = np.array([0.1, -2.5, 70000.0, np.inf], "f4")
+    for name in ("float64", "float16"):
+        with np.errstate(over="ignore"):
+            expected = src.astype(name)
+        np.testing.assert_array_equal(transload.copy(src, "cpu:0", dtype=name).numpy(), expected, strict=True)
+        into = np.zeros(4, name)
+        transload.copy(src, into, dtype=name)
+        np.testing.assert_array_equal(into, expected)
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    back = transload.copy(src, "cpu:0", dtype=ml_dtypes.bfloat16).numpy()
+    np.testing.assert_array_equal(back, src.astype(ml_dtypes.bfloat16))
+    np.testing.assert_array_equal(transload.copy(back, "cpu:0", dtype="float32").numpy(), back.astype("f4"))
+
+
+@pytest.mark.parametrize("spelled", [np.float32, np.dtype("f4"), "float32", "F32", "torch.float32"], ids=str)
+def test_types_have_many_names(spelled):
+    assert transload.empty(2, spelled).dtype == "float32"
+
+
+@pytest.mark.parametrize("code", ["f4", "i8", "u8", "f8", "<f4", "bf16", "float", "complex128", ""])
+def test_codes_that_numpy_and_model_files_read_differently_are_refused(code):
+    """`f4` is NumPy's float32, and was once the 4-bit F4 of model files."""
+    with pytest.raises(ValueError, match="^dtype: "):
+        transload.empty(2, code)
+
+
+def test_empty_takes_any_shape():
+    assert transload.empty(5).shape == (5,)
+    assert transload.empty([2, np.int64(3)], "int8").nbytes == 6
+    assert transload.empty(()).size == 1
+    none = transload.empty((0, 4), device="cpu:0/shared")
+    assert (none.nbytes, none.numpy().shape, np.from_dlpack(none).shape) == (0, (0, 4), (0, 4))
+
+
+def test_a_tensor_says_what_it_is():
+    tensor = transload.empty((2, 3), "int16", "cpu:0/shared")
+    assert (tensor.ndim, tensor.size, tensor.nbytes, len(tensor)) == (2, 6, 12, 2)
+    assert (tensor.device, tensor.memory) == ("cpu:0", "cpu:0/shared")
+    assert tensor.contiguous and not tensor.readonly
+    assert repr(tensor) == "Tensor(shape=[2, 3], dtype=int16, memory=cpu:0/shared)"
+    with pytest.raises(TypeError, match="no length"):
+        len(transload.empty(()))
+
+
+def test_to_returns_the_tensor_itself_where_it_is_there():
+    tensor = transload.copy(np.arange(3.0), "cpu:0")
+    assert tensor.to("cpu:0") is tensor
+    assert tensor.to("cpu:0", dtype="float64") is tensor
+    other = tensor.to("cpu:0", dtype="float32")
+    assert (other.dtype, other.numpy().tolist()) == ("float32", [0, 1, 2])
+    assert tensor.to("cpu:0/shared").memory == "cpu:0/shared"
+
+
+def test_a_tensor_of_another_device_becomes_an_array_only_on_request(gpu):
+    tensor = transload.copy(np.arange(3.0), gpu)
+    for read in (np.asarray, memoryview, np.from_dlpack, np.array):
+        with pytest.raises((TypeError, BufferError), match='transload.copy\\(.*"cpu:0"\\)'):
+            read(tensor)
+    assert not hasattr(tensor, "__array_interface__")
+    assert not hasattr(tensor, "__cuda_array_interface__")
+    assert tensor.numpy().tolist() == [0, 1, 2]
+    assert transload.copy(tensor, "cpu:0").numpy().tolist() == [0, 1, 2]

@@ -1,0 +1,133 @@
+"""Exceptions: their classes, kinds, categories and fields, and that each names its argument."""
+
+import numpy as np
+import pytest
+
+import transload
+from transload import errors
+
+ARRAY = np.zeros(3)
+
+
+def failed(call):
+    with pytest.raises(Exception) as caught:
+        call()
+    return caught.value
+
+
+CASES = {
+    "a place that no text is": (lambda: transload.copy(ARRAY, "no place"), errors.ParseError, "Device", "caller", "dst: "),
+    "an empty place": (lambda: transload.empty(3, device=""), errors.ParseError, "Device", "caller", "device: "),
+    "a device that is not here": (lambda: transload.copy(ARRAY, "cuda:99"), errors.PlaceError, "UnknownDevice", "unsupported", "dst: "),
+    "a memory that is not here": (lambda: transload.empty(3, device="cpu:0/device"), errors.PlaceError, None, "unsupported", "device: "),
+    "a device to move to": (lambda: transload.empty(3).to("cuda:99"), errors.PlaceError, "UnknownDevice", "unsupported", "device: "),
+    "a place to explain": (lambda: transload.explain("cpu:0", "cuda:99"), errors.PlaceError, "UnknownDevice", "unsupported", "dst: "),
+    "a place to load to": (lambda: transload.load("/nowhere", device=""), errors.ParseError, "Device", "caller", "device: "),
+    "one of several places": (lambda: transload.load("/nowhere", device=["cpu:0", "cuda:99"]), errors.PlaceError, "UnknownDevice", "unsupported", "device: "),
+    "too much memory": (lambda: transload.empty(2**50), errors.AllocError, "TooLarge", "caller", "shape: "),
+    "a copy that is too large": (lambda: transload.copy(np.broadcast_to(ARRAY[:1], (2**50,)), "cpu:0"), errors.AllocError, "TooLarge", "caller", "dst: "),
+    "overlapping elements": (lambda: transload.copy(np.ones((2, 3)), np.lib.stride_tricks.as_strided(np.zeros(3), (2, 3), (0, 8))), errors.TransferError, "Repeated", "caller", ""),
+    "a shape of other size": (lambda: transload.empty(4).reshape(5), errors.TensorError, "Length", "caller", "shape: "),
+    "no model": (lambda: transload.load("/nowhere"), errors.ModelError, "System", "caller", "/nowhere"),
+    "no model to stream": (lambda: transload.stream("/nowhere"), errors.ModelError, "System", "caller", "/nowhere"),
+    "no model to inspect": (lambda: transload.inspect("/nowhere"), errors.ModelError, "System", "caller", "/nowhere"),
+    "no folder to save to": (lambda: transload.save({"a": ARRAY}, "/nowhere/x.safetensors"), errors.SaveError, "File", None, "/nowhere"),
+    "a reserved name": (lambda: transload.save({"__metadata__": ARRAY}, "/tmp/x.safetensors"), errors.SaveError, "Reserved", "caller", "__metadata__"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_errors_have_a_class_a_kind_a_category_and_the_argument(name):
+    call, kind_of, kind, category, text = CASES[name]
+    error = failed(call)
+    assert type(error) is kind_of
+    assert isinstance(error, transload.Error)
+    assert kind is None or error.kind == kind
+    assert category is None or error.category == category
+    assert text in str(error)
+    assert not str(error).endswith(".")
+
+
+PLAIN = {
+    "src without protocol": (lambda: transload.copy(object(), "cpu:0"), TypeError, "src: "),
+    "dst without protocol": (lambda: transload.copy(ARRAY, object()), TypeError, "dst: "),
+    "dst of a number": (lambda: transload.copy(ARRAY, 3), TypeError, "dst: "),
+    "src of a number": (lambda: transload.copy_async(3, "cpu:0"), TypeError, "src: "),
+    "other shape": (lambda: transload.copy(ARRAY, np.zeros(4)), ValueError, "dst: "),
+    "other type": (lambda: transload.copy(ARRAY, np.zeros(3, "f4")), ValueError, "dst: "),
+    "no conversion": (lambda: transload.copy(ARRAY, "cpu:0", dtype="int8"), ValueError, "dtype: "),
+    "no dtype": (lambda: transload.empty(3, "nope"), ValueError, "dtype: "),
+    "dtype of a load": (lambda: transload.load("/nowhere", dtype="nope"), ValueError, "dtype: "),
+    "negative shape": (lambda: transload.empty(-1), TypeError, "shape: "),
+    "shape of text": (lambda: transload.empty("ab"), TypeError, "shape: "),
+    "overflowing shape": (lambda: transload.empty((2**40, 2**40)), ValueError, "shape: "),
+    "path of a number": (lambda: transload.load(3), TypeError, "path: "),
+    "broadcast of parts": (lambda: transload.load("/nowhere", split={"*": 0}, broadcast=True), ValueError, "broadcast: "),
+    "name of a number": (lambda: transload.save({1: ARRAY}, "/tmp/x.safetensors"), TypeError, "tensors: "),
+    "tensor of a number": (lambda: transload.save({"a": 1}, "/tmp/x.safetensors"), TypeError, "tensors\\['a'\\]: |tensors\\[\"a\"\\]: "),
+    "seconds": (lambda: transload.probe(-1), ValueError, "seconds: "),
+    "timeout": (lambda: transload.copy_async(ARRAY, "cpu:0").result(float("nan")), ValueError, "timeout: "),
+    "an array to explain": (lambda: transload.explain(object(), "cpu:0"), TypeError, "src: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_errors_of_arguments_name_them(name):
+    call, kind, text = PLAIN[name]
+    with pytest.raises(kind, match=f"^({text})"):
+        call()
+
+
+def test_errors_carry_numbers():
+    error = failed(lambda: transload.empty(2**50, "uint8"))
+    assert (error.memory, error.nbytes) == ("cpu:0/pageable", 2**50)
+    assert 0 < error.limit < 2**50
+    assert isinstance(error, MemoryError)
+
+
+def test_a_tensor_that_is_not_exported_names_its_memory(gpu):
+    error = failed(lambda: transload.empty(3, device=gpu).__dlpack__())
+    assert type(error) is errors.DLPackError
+    assert (error.kind, error.category) == ("Memory", "unsupported")
+    assert error.memory.startswith(gpu)
+
+
+def test_a_cancelled_copy_says_so(gpu):
+    src = np.zeros(64 << 20, "u1")
+    pending = transload.copy_async(src, gpu)
+    pending.cancel()
+    try:
+        pending.result()
+    except errors.TransferError as error:
+        assert error.kind == "Cancelled"
+        assert pending.progress() is None
+        assert pending.report is None
+    else:
+        assert pending.progress() == (src.nbytes, src.nbytes)
+    assert pending.done()
+
+
+def test_classes_are_those_of_python_too():
+    pairs = [
+        (errors.ParseError, ValueError), (errors.PlaceError, LookupError), (errors.AllocError, MemoryError),
+        (errors.RegionError, ValueError), (errors.OpenError, OSError), (errors.TensorError, ValueError),
+        (errors.DLPackError, BufferError),
+    ]  # fmt: skip
+    for kind, base in pairs:
+        assert issubclass(kind, base) and issubclass(kind, transload.Error)
+    own = [kind for kind in vars(errors).values() if isinstance(kind, type) and kind.__module__ == errors.__name__]
+    assert all(issubclass(kind, transload.Error) for kind in own)
+
+
+def test_the_cause_of_a_refusal_by_another_library_is_kept():
+    error = failed(lambda: transload.copy(np.zeros(3, "M8[s]"), "cpu:0"))
+    assert type(error) is ValueError
+    assert isinstance(error.__cause__, ValueError)
+
+
+def test_progress_that_raises_ends_the_copy():
+    dst = np.zeros(3)
+    with pytest.raises(ZeroDivisionError):
+        transload.copy(np.ones(3), dst, progress=lambda done, of: 1 / 0)
+    with pytest.raises(TypeError, match="not callable"):
+        transload.copy(np.ones(3), dst, progress=3)
