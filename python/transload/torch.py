@@ -11,7 +11,7 @@ torch is imported at the first call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ __all__ = ["load_into"]
 
 def load_into(
     module: torch.nn.Module,
-    path: str | PathLike[str] | Iterable[str | PathLike[str]],
+    path: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
     device: Any = None,
     strict: bool = True,
@@ -58,11 +58,11 @@ def load_into(
         BufferError: torch cannot use memory of that device.
         transload.Error: The load failed. The module is unchanged.
     """
-    import torch
+    from torch.utils.dlpack import from_dlpack
 
     patterns = None if only is None else [only] if isinstance(only, str) else list(only)
     loaded = load(path, device=device, dtype=dtype, only=patterns, progress=progress)
-    tensors = {name: torch.from_dlpack(tensor) for name, tensor in loaded.items()}
+    tensors = {name: from_dlpack(tensor) for name, tensor in loaded.items()}
     del loaded
 
     # Files hold one of the names of a shared parameter.
