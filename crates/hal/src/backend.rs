@@ -4,11 +4,11 @@ use alloc::sync::Arc;
 use core::any::Any;
 use core::time::Duration;
 
-use transload_core::{Access, Inventory, LinkId, MemoryId};
+use transload_core::{Access, Inventory, LinkId, MemoryId, StorageId};
 
 use crate::{
     AllocError, AllocSpec, Buffer, CompletionSink, ConnectError, External, ExternalKind, Fence,
-    ImportError, MaybeSend, MaybeSync, Op, SubmitError, Waited,
+    HostSpan, ImportError, MaybeSend, MaybeSync, Op, SubmitError, Waited,
 };
 
 /// Drives one memory system: allocates in it and moves bytes with its engines.
@@ -47,6 +47,13 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     fn available_bytes(&self, memory: MemoryId) -> Option<u64> {
         let _ = memory;
         None
+    }
+
+    /// Returns the identity of host memory that code outside the library names by its address, and the position of its first
+    /// byte: the address itself, except for memory that the backend has [exported](Backend::export) by its address and that has
+    /// another identity.
+    fn identity(&self, span: HostSpan) -> (StorageId, u64) {
+        (StorageId::Host, span.addr())
     }
 
     /// Makes a buffer of memory that comes from elsewhere, without copying it.

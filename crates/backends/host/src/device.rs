@@ -7,8 +7,8 @@ use std::time::Duration;
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError, Cost,
     Curve, DeviceId, DeviceInfo, EngineId, ErrorClass, External, ExternalKind, Fault, Fence, HOST,
-    HOST_ENGINE, HostReach, ImportError, Inventory, LinkId, MemoryId, MemoryInfo, Op, SubmitError,
-    Waited, host_links,
+    HOST_ENGINE, HostReach, HostSpan, ImportError, Inventory, LinkId, MemoryId, MemoryInfo, Op,
+    StorageId, SubmitError, Waited, host_links,
 };
 
 use crate::memory::room::Room;
@@ -121,6 +121,11 @@ unsafe impl Backend for Host {
             PAGEABLE | SHARED => Room::now().available_bytes,
             _ => None,
         }
+    }
+
+    /// Knows shared memory and mapped files again whose address was exported.
+    fn identity(&self, span: HostSpan) -> (StorageId, u64) {
+        memory::lent::identity(span)
     }
 
     /// Imports memory and files without copying:

@@ -19,6 +19,7 @@ use crate::engine::operand::Operand;
 use crate::engine::shared::Shared;
 use crate::engine::turn::Submitted;
 use crate::engine::types::TransferId;
+use crate::engine::unwind::guarded;
 use crate::{
     Batch, BatchError, Cancelled, Error, GuardError, OnFailure, Prepared, Region, Report, Request,
     Transfer, TransferError,
@@ -198,8 +199,15 @@ impl TransferManager {
     /// Until the call returns, `src` is valid for reads and `dst` for writes, no code outside the manager writes the bytes of
     /// either, and none reads those of `dst`.
     pub unsafe fn copy_host(&self, src: HostSpan, dst: HostSpan) -> Result<Report, TransferError> {
-        self.with_borrowed(src, false, |manager, src| {
-            manager.with_borrowed(dst, true, |manager, dst| {
+        let backend = self.backend_of(DeviceId::CPU0.memory(MemoryKind::Pageable));
+        // Shared memory whose address was lent is the same memory here.
+        let identity = |span: HostSpan| {
+            let known = backend.as_ref();
+            let known = known.and_then(|of| guarded(|| of.identity(span)).ok());
+            known.unwrap_or((StorageId::Host, span.addr()))
+        };
+        self.with_borrowed_as(identity(src), src, false, |manager, src| {
+            manager.with_borrowed_as(identity(dst), dst, true, |manager, dst| {
                 manager.submit_quietly(Checked::new(src, dst)?)
             })
         })
@@ -339,28 +347,42 @@ impl TransferManager {
         writable: bool,
         f: impl FnOnce(&TransferManager, Operand) -> Result<Report, TransferError>,
     ) -> Result<Report, TransferError> {
+        self.with_borrowed_as((StorageId::Host, span.addr()), span, writable, f)
+    }
+
+    /// The same for memory of an identity, with the position of its first byte.
+    fn with_borrowed_as(
+        &self,
+        (id, base): (StorageId, u64),
+        span: HostSpan,
+        writable: bool,
+        f: impl FnOnce(&TransferManager, Operand) -> Result<Report, TransferError>,
+    ) -> Result<Report, TransferError> {
         let memory = self.resolve(DeviceId::CPU0.memory(MemoryKind::Pageable).into())?;
         let (backend, known) = self
             .shared
             .state
             .with(|state| (state.planning.owner(memory), state.borrowed.pop()));
-        let info = |span: HostSpan| StorageInfo {
-            id: StorageId::Host,
-            base: span.addr(),
+        let info = |(id, base), span: HostSpan| StorageInfo {
+            id,
+            base,
             len_bytes: span.len() as u64,
             memory,
             backend: backend.unwrap_or(BackendId(memory.device.kind.0)),
             writable,
             host: Some(span),
         };
+        let nowhere = (StorageId::Host, NOWHERE.addr());
         let mut wrapper = match known {
             Some(wrapper) => wrapper,
             // SAFETY: it shows no bytes.
-            None => unsafe { transload_hal::Buffer::new(info(NOWHERE), Box::new(Borrowed)) },
+            None => unsafe {
+                transload_hal::Buffer::new(info(nowhere, NOWHERE), Box::new(Borrowed))
+            },
         };
         // SAFETY: the bytes are borrowed for as long as this call lasts, mutably if they are to be
         // written, and `submit_quietly` returns only when nothing of the copy is under way.
-        let bound = unsafe { wrapper.rebind(info(span)) };
+        let bound = unsafe { wrapper.rebind(info((id, base), span)) };
         debug_assert!(bound, "wrappers in the list have no other views");
         let operand = Operand {
             shape: Shape::contiguous(wrapper.len()),
@@ -370,7 +392,7 @@ impl TransferManager {
         };
         let result = f(self, operand);
         // SAFETY: it shows no bytes from here on.
-        if unsafe { wrapper.rebind(info(NOWHERE)) } {
+        if unsafe { wrapper.rebind(info(nowhere, NOWHERE)) } {
             self.shared.state.with(|state| state.borrowed.push(wrapper));
         }
         result

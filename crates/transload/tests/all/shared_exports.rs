@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use transload::hal::ExternalKind;
+use transload::hal::{External, ExternalKind, HostSpan};
 use transload::host::Host;
-use transload::{AllocSpec, Buffer, StagingBudget, Transfer, TransferManager};
+use transload::{AllocSpec, Buffer, Request, StagingBudget, Transfer, TransferManager};
 use transload_testkit::sim::{HostSide, Sim};
 
 use crate::common::{SLOT, Sketch, marked, place};
@@ -137,4 +137,84 @@ fn views_of_an_export_conflict_just_where_they_overlap() {
     drop(guard);
     over.wait().unwrap();
     assert_eq!(buffer.read().unwrap()[1400..1599], [9; 199]);
+}
+
+/// Lends a buffer, and returns where it is with what keeps it there.
+fn lent(buffer: &Buffer) -> (HostSpan, External) {
+    let external = buffer.lend(ExternalKind::Host).unwrap();
+    match &external {
+        External::Host { span, .. } => (*span, external),
+        _ => panic!("{external:?}"),
+    }
+}
+
+#[test]
+fn memory_that_comes_back_by_its_address_is_the_memory_that_was_lent() {
+    let manager = of_the_host();
+    // One that gets its pages when it is lent, and one that has them.
+    for len in [LEN, 3 << 20] {
+        let spec = AllocSpec::bytes(len);
+        let buffer = manager.allocate(place("cpu:0/shared"), spec).unwrap();
+        manager.copy_from_slice(marked(len), &buffer).unwrap();
+        let (span, external) = lent(&buffer);
+        let part = |from: u64, len: u64| span.slice(from, len).unwrap();
+
+        // As one address space sees it, the ranges overlap.
+        // SAFETY: the external keeps the bytes, and no other code uses them.
+        unsafe { manager.copy_host(part(0, len - 5), part(5, len - 5)) }.unwrap();
+        let moved = [&marked(len)[..5], &marked(len)[..len as usize - 5]].concat();
+        assert!(manager.read_to_vec(&buffer).unwrap() == moved);
+        // One end by its address, and one by the buffer.
+        let external = External::Host {
+            span: part(5, len - 5),
+            writable: true,
+            owner: Box::new(external),
+        };
+        // SAFETY: as above; the owner is what keeps them.
+        let again = unsafe { manager.import(place("cpu:0"), external) }.unwrap();
+        let back = buffer.slice(..len - 5).unwrap();
+        manager.copy(&again, &back).wait().unwrap();
+        let moved = [&moved[5..], &moved[len as usize - 5..]].concat();
+        assert!(manager.read_to_vec(&buffer).unwrap() == moved);
+        let other = of_the_host();
+        let external = External::Host {
+            span,
+            writable: true,
+            owner: Box::new(again),
+        };
+        // SAFETY: as above; it is refused.
+        assert!(unsafe { other.import(place("cpu:0"), external) }.is_err());
+
+        // A copy by the address waits for an earlier one to the buffer.
+        let go = manager.event();
+        let new = manager.adopt(vec![0xaau8; len as usize]).unwrap();
+        let earlier = manager.submit(&Request::new(&new, &buffer).after(&go));
+        let mut seen = vec![0; len as usize];
+        std::thread::scope(|scope| {
+            // SAFETY: as above.
+            let read = || unsafe { manager.copy_host(span, HostSpan::of_mut(&mut seen)) };
+            let read = scope.spawn(read);
+            go.set();
+            read.join().unwrap().unwrap();
+        });
+        let wrong = seen.iter().filter(|of| **of != 0xaa).count();
+        assert_eq!(wrong, 0, "of {len} bytes");
+        earlier.wait().unwrap();
+    }
+}
+
+#[test]
+fn an_address_that_was_lent_belongs_to_what_lies_there_next() {
+    let manager = of_the_host();
+    let buffer = shared(&manager);
+    let (span, external) = lent(&buffer);
+    drop((external, buffer));
+    // The pages are given out again, and not lent.
+    let next = shared(&manager);
+    let (again, _external) = lent(&next);
+    assert_eq!(span, again);
+    let mut bytes = vec![0; LEN as usize];
+    // SAFETY: the buffer keeps the bytes, and no other code uses them.
+    unsafe { manager.copy_host(again, HostSpan::of_mut(&mut bytes)) }.unwrap();
+    assert_eq!(bytes, marked(LEN));
 }

@@ -11,9 +11,7 @@ mod mapped;
 use std::any::Any;
 use std::fs::File;
 
-use transload_hal::{
-    Buffer, External, ExternalKind, HostSpan, ImportError, MemoryId, Owner, StorageId,
-};
+use transload_hal::{Buffer, External, ExternalKind, HostSpan, ImportError, MemoryId, Owner};
 
 use super::file::HostFile;
 use super::storage::{buffer_at, invalid};
@@ -81,6 +79,7 @@ pub(crate) fn export(buffer: &Buffer, kind: ExternalKind) -> Result<External, Im
             Some(span) => {
                 #[cfg(any(target_os = "linux", target_os = "android"))]
                 fix_pages(buffer, kind)?;
+                super::lent::note(buffer);
                 Ok(External::Host {
                     span,
                     writable: buffer.is_writable(),
@@ -116,10 +115,11 @@ fn fix_pages(buffer: &Buffer, kind: ExternalKind) -> Result<(), ImportError> {
 /// # Safety
 /// As `Buffer::new` for the span and the owner.
 unsafe fn host_buffer(span: HostSpan, writable: bool, owner: Box<dyn Owner>) -> Buffer {
-    // If the owner is another buffer, the identity is that buffer's: a shared mapping stays known as such.
+    // If the owner is another buffer, the identity is that buffer's: a shared mapping stays known as such. So does one whose
+    // address comes back by way of other code.
     let (id, base) = match (&*owner as &dyn Any).downcast_ref::<Buffer>() {
         Some(buffer) => (buffer.storage_id(), buffer.position()),
-        None => (StorageId::Host, span.addr()),
+        None => super::lent::identity(span),
     };
     // SAFETY: the caller's promise.
     unsafe { buffer_at(PAGEABLE, (id, base), span, writable, owner) }
