@@ -35,6 +35,11 @@ impl Lease {
     fn take(&self) -> Option<View> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
+
+    fn is_held(&self) -> bool {
+        let view = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        view.is_some()
+    }
 }
 
 /// The owner of the memory on the library's side. It may be dropped by any thread.
@@ -42,8 +47,9 @@ struct Owner(Lease);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        if let Some(view) = self.0.take() {
-            let lease = Lease(Arc::new(Mutex::new(Some(view))));
+        // The view stays in the lease until then: a call that is over gives it back itself, if it comes first.
+        if self.0.is_held() {
+            let lease = self.0.clone();
             service::later(move |py| lease.release(py));
         }
     }
@@ -64,7 +70,7 @@ pub(crate) fn copy(
     let (Some(src), Some(dst)) = (Rows::of(src, false), Rows::of(dst, true)) else {
         return Ok(false);
     };
-    let (from, to) = (&src.0, &dst.0);
+    let (from, to) = (&*src.0, &*dst.0);
     let is_like = from.len == to.len
         && from.len <= MOST_AT_ONCE
         && src.format() == dst.format()
@@ -94,7 +100,7 @@ pub(crate) fn copy(
 const MOST_AT_ONCE: isize = 64 << 20;
 
 /// A view of elements that lie next to each other, held for a call with the interpreter's lock at its end.
-struct Rows(ffi::Py_buffer);
+struct Rows(Box<ffi::Py_buffer>);
 
 impl Rows {
     /// `None` where the object gives no such view.
@@ -102,10 +108,11 @@ impl Rows {
         let flags = ffi::PyBUF_C_CONTIGUOUS
             | ffi::PyBUF_FORMAT
             | if writes { ffi::PyBUF_WRITABLE } else { 0 };
+        // In a box, because it may not move: the shape of `bytes` points to the view's length (`PyBuffer_FillInfo`).
         // SAFETY: zeroed is what the protocol wants.
-        let mut view: ffi::Py_buffer = unsafe { std::mem::zeroed() };
+        let mut view: Box<ffi::Py_buffer> = Box::new(unsafe { std::mem::zeroed() });
         // SAFETY: the object is alive, and the view is written.
-        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut view, flags) } == -1 {
+        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut *view, flags) } == -1 {
             drop(PyErr::take(object.py()));
             return None;
         }
@@ -136,7 +143,7 @@ impl Rows {
 impl Drop for Rows {
     fn drop(&mut self) {
         // SAFETY: the call that made it has the interpreter's lock again.
-        unsafe { ffi::PyBuffer_Release(&raw mut self.0) };
+        unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
     }
 }
 
