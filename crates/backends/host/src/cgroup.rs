@@ -9,8 +9,12 @@ use std::sync::OnceLock;
 pub(crate) struct Memory {
     /// The most that it may use.
     pub(crate) limit_bytes: u64,
-    /// What it can have more: up to the limit, and in place of files in the cache.
+    /// What it can have more: up to the limit, and in place of what the system drops when memory runs short.
     pub(crate) available_bytes: u64,
+    /// The most of the machine's swap that it may use beside its memory.
+    pub(crate) swap_limit_bytes: u64,
+    /// What it can have more of that.
+    pub(crate) swap_available_bytes: u64,
 }
 
 impl Memory {
@@ -30,17 +34,42 @@ impl Memory {
         let limit_bytes = limit(group)?;
         let used = first(group, ["memory.current", "memory.usage_in_bytes"])?;
         let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-        let cached = |line: &str| {
-            let (key, value) = line.split_once(' ')?;
-            let is_cached = ["inactive_file", "active_file"].contains(&key);
-            is_cached.then(|| value.parse::<u64>().ok()).flatten()
+        let available_bytes = limit_bytes.saturating_sub(used.saturating_sub(reclaimed(&stat)));
+        let bytes = |file| first(group, [file]);
+        let (swap_limit_bytes, swapped) = match bytes("memory.memsw.limit_in_bytes") {
+            // The older version counts memory and swap together.
+            Some(both) => {
+                let both_used = bytes("memory.memsw.usage_in_bytes").unwrap_or(used);
+                let limit = both.saturating_sub(limit_bytes);
+                (limit, both_used.saturating_sub(used))
+            }
+            // Without a file, or with "max", there is no limit.
+            None => (
+                bytes("memory.swap.max").unwrap_or(u64::MAX),
+                bytes("memory.swap.current").unwrap_or(0),
+            ),
         };
-        let cached: u64 = stat.lines().filter_map(cached).sum();
         Some(Memory {
             limit_bytes,
-            available_bytes: limit_bytes.saturating_sub(used.saturating_sub(cached)),
+            available_bytes,
+            swap_limit_bytes,
+            swap_available_bytes: swap_limit_bytes.saturating_sub(swapped),
         })
     }
+}
+
+/// What the system drops of a group's memory when it runs short: files in the cache, and what it can read again of file
+/// systems. As the use does, it counts the groups below: in the older version of cgroups those are in lines of their own.
+fn reclaimed(stat: &str) -> u64 {
+    let of = |keys: [&str; 3]| {
+        let lines = stat.lines().filter_map(|line| line.split_once(' '));
+        let known = lines.filter(|(key, _)| keys.contains(key));
+        let bytes = known.filter_map(|(_, value)| value.parse::<u64>().ok());
+        bytes.reduce(u64::saturating_add)
+    };
+    let older = of(["total_inactive_file", "total_active_file", ""]);
+    let newer = || of(["inactive_file", "active_file", "slab_reclaimable"]);
+    older.or_else(newer).unwrap_or(0)
 }
 
 /// The folders of the cgroups of this process and of those above them, of either version of cgroups. In a container the
@@ -70,7 +99,7 @@ pub fn limit(group: &Path) -> Option<u64> {
 }
 
 /// The number in a file of the newer version of cgroups, or in that of the older one.
-fn first(group: &Path, files: [&str; 2]) -> Option<u64> {
+fn first<const N: usize>(group: &Path, files: [&str; N]) -> Option<u64> {
     let number = |file| {
         fs::read_to_string(group.join(file))
             .ok()?
@@ -102,5 +131,49 @@ mod tests {
         assert_eq!((found.limit_bytes, found.available_bytes), (8000, 5000));
         write("memory.max", "1000\n");
         assert_eq!(Memory::of(folder.path()).unwrap().available_bytes, 0);
+    }
+
+    #[test]
+    fn groups_below_and_swap_count_in_either_version() {
+        let memory = |files: &[(&str, &str)]| {
+            let folder = tempfile::tempdir().unwrap();
+            for (file, text) in files {
+                fs::write(folder.path().join(file), text).unwrap();
+            }
+            Memory::of(folder.path()).unwrap()
+        };
+        let newer = memory(&[
+            ("memory.max", "8000"),
+            ("memory.current", "7000"),
+            (
+                "memory.stat",
+                "inactive_file 1000\nslab_reclaimable 2000\nslab_unreclaimable 4000\n",
+            ),
+            ("memory.swap.max", "500"),
+            ("memory.swap.current", "200"),
+        ]);
+        let older = memory(&[
+            ("memory.limit_in_bytes", "8000"),
+            ("memory.usage_in_bytes", "7000"),
+            (
+                "memory.stat",
+                "inactive_file 0\nactive_file 10\ntotal_inactive_file 1000\ntotal_active_file 2000\n",
+            ),
+            ("memory.memsw.limit_in_bytes", "8500"),
+            ("memory.memsw.usage_in_bytes", "7200"),
+        ]);
+        let expected = Memory {
+            limit_bytes: 8000,
+            available_bytes: 4000,
+            swap_limit_bytes: 500,
+            swap_available_bytes: 300,
+        };
+        assert_eq!((newer, older), (expected, expected));
+        let unlimited = [
+            ("memory.max", "8"),
+            ("memory.current", "0"),
+            ("memory.swap.max", "max"),
+        ];
+        assert_eq!(memory(&unlimited).swap_available_bytes, u64::MAX);
     }
 }

@@ -18,6 +18,10 @@ pub(crate) struct Room {
     pub(crate) limit_bytes: Option<u64>,
     /// The memory that can be had now without taking it from other processes.
     pub(crate) available_bytes: Option<u64>,
+    /// The part of the limit that is swap.
+    swap_bytes: u64,
+    /// The part of the available bytes that is swap.
+    swap_free_bytes: u64,
 }
 
 impl Room {
@@ -27,13 +31,20 @@ impl Room {
         Memory::of_process().fold(machine, Room::within)
     }
 
-    /// The same in the limit of a cgroup, beyond which the system kills the process.
+    /// The same in the limits of a cgroup, beyond which the system kills the process.
     fn within(self, group: Memory) -> Room {
+        let swap = group.swap_limit_bytes.min(self.swap_bytes);
+        let swap_free = group.swap_available_bytes.min(self.swap_free_bytes);
         let least = |of: Option<u64>, limit| Some(of.map_or(limit, |bytes| bytes.min(limit)));
         Room {
             total_bytes: least(self.total_bytes, group.limit_bytes),
-            limit_bytes: least(self.limit_bytes, group.limit_bytes),
-            available_bytes: least(self.available_bytes, group.available_bytes),
+            limit_bytes: least(self.limit_bytes, group.limit_bytes.saturating_add(swap)),
+            available_bytes: least(
+                self.available_bytes,
+                group.available_bytes.saturating_add(swap_free),
+            ),
+            swap_bytes: swap,
+            swap_free_bytes: swap_free,
         }
     }
 
@@ -56,6 +67,8 @@ impl Room {
             total_bytes,
             limit_bytes: with(total_bytes, swap("SwapTotal:")),
             available_bytes: with(bytes("MemAvailable:"), swap("SwapFree:")),
+            swap_bytes: swap("SwapTotal:"),
+            swap_free_bytes: swap("SwapFree:"),
         }
     }
 
@@ -118,18 +131,24 @@ mod tests {
 
     #[test]
     fn a_group_of_processes_limits_what_the_machine_has() {
-        let limited = |limit_bytes, available_bytes| {
+        let limited = |limit_bytes, available_bytes, swap| {
             Room::of(TEXT).within(Memory {
                 limit_bytes,
                 available_bytes,
+                swap_limit_bytes: swap,
+                swap_available_bytes: swap / 2,
             })
         };
-        let few = limited(1000, 10);
-        assert_eq!(
-            (few.total_bytes, few.available_bytes),
-            (Some(1000), Some(10))
-        );
-        assert_eq!(limited(u64::MAX, u64::MAX), Room::of(TEXT));
+        let seen = |of: Room| (of.total_bytes, of.limit_bytes, of.available_bytes);
+        let few = limited(1000, 10, 0);
+        assert_eq!(seen(few), (Some(1000), Some(1000), Some(10)));
+        // What a group's memory has no room for goes to swap, of which the machine has 20 kB, and 8 kB free.
+        let swapped = limited(1000, 10, 500);
+        assert_eq!(seen(swapped), (Some(1000), Some(1500), Some(260)));
+        let swapped = limited(1000, 10, u64::MAX);
+        let (limit, available) = (1000 + (20 << 10), 10 + (8 << 10));
+        assert_eq!(seen(swapped), (Some(1000), Some(limit), Some(available)));
+        assert_eq!(limited(u64::MAX, u64::MAX, u64::MAX), Room::of(TEXT));
     }
 
     #[test]
