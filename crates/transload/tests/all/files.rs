@@ -149,3 +149,71 @@ fn a_mapped_file_is_read_in_place() -> Outcome {
     assert!(manager.copy(&heap, &mapped).wait().is_err());
     Ok(())
 }
+
+/// A file that is read past the cache where its folder allows that, and the same bytes as a file and in memory.
+#[cfg(target_os = "linux")]
+#[test]
+fn bytes_on_the_disk_are_those_that_every_twin_of_the_file_has_written() -> Outcome {
+    let folder = Folder::new("disk-twins");
+    let manager = TransferManager::builder().host().build()?;
+    const LEN: u64 = (3 << 20) + 1777;
+    let path = folder.path("file");
+    let file = manager.create_file(&path, LEN)?;
+    let mut disk = HostFile::open_writable(&path)?;
+    if let Err(error) = disk.read_directly() {
+        eprintln!("skipped: no reads past the cache here: {error}");
+        return Ok(());
+    }
+    let disk = manager.adopt_file(disk)?;
+    assert_eq!(disk.memory().to_string(), "cpu:0/disk");
+    // SAFETY: nothing else changes the file, or shortens it.
+    let shared = unsafe { manager.import("cpu:0/shared".parse::<Place>()?, mapped(&path)?) }?;
+    let mut model = vec![0u8; LEN as usize];
+    let mut dice = 1u64;
+    let mut roll = |most: u64| {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (dice >> 33) % most
+    };
+    for turn in 0..150u8 {
+        let (start, len) = (roll(LEN), 1 + roll([9, 5000, 1 << 20][turn as usize % 3]));
+        let (from, to) = (start, (start + len).min(LEN));
+        let (wrote, read) = (
+            [&file, &disk, &shared][roll(3) as usize],
+            roll(LEN - (200 << 10)),
+        );
+        let new: Vec<u8> = (from..to).map(|at| at as u8 ^ turn).collect();
+        let new = manager.adopt(new)?;
+        // Others write and read other bytes of the same pages meanwhile.
+        let back = manager.allocate("cpu:0".parse::<Place>()?, AllocSpec::bytes(LEN - read))?;
+        let written = manager.copy(&new, &wrote.slice(from..to)?);
+        let both = manager.copy(&disk.slice(read..LEN)?, &back);
+        written.wait()?;
+        both.wait()?;
+        for (at, byte) in (from..to).zip(&mut model[from as usize..to as usize]) {
+            *byte = at as u8 ^ turn;
+        }
+        let found = manager.read_to_vec(&back)?;
+        assert!(found == model[read as usize..], "turn {turn}");
+    }
+    drop((shared, file));
+    // A file that was cut says so, and one that grew is as long as it was.
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&path)?
+        .set_len(LEN + 5000)?;
+    assert!(manager.read_to_vec(&disk)? == model);
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&path)?
+        .set_len(LEN - 1)?;
+    let error = manager.read_to_vec(&disk).unwrap_err();
+    assert!(error.to_string().contains("ends at byte"), "{error}");
+    Ok(())
+}
+
+/// The file as an external that is mapped for writing.
+#[cfg(target_os = "linux")]
+fn mapped(path: &std::path::Path) -> Result<transload::hal::External, Box<dyn Error>> {
+    let file = HostFile::open_writable(path)?;
+    Ok(transload::hal::External::Object(Box::new(file)))
+}
