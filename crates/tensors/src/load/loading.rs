@@ -287,8 +287,9 @@ impl Loading {
         })
     }
 
-    /// As [`next`](Iterator::next), and blocks for that long at most, but for a second reading ([`Load::verify`]). Returns
-    /// `None` when no tensor has arrived by then.
+    /// As [`next`](Iterator::next), and blocks for that long at most, but for a second reading ([`Load::verify`]) and, after an
+    /// error, for what is under way. Returns `None` when no tensor has arrived by then; it waits for the first run of tensors
+    /// that is under way, and one that ends out of turn comes with the next call.
     pub fn next_timeout(&mut self, limit: Duration) -> Option<Option<Result<Loaded, LoadError>>> {
         loop {
             if let Some(tensor) = self.arrived.pop_front() {
