@@ -248,14 +248,20 @@ pub(crate) fn copy_async<'py>(
         let of = wanted.unwrap_or(from.tensor.dtype());
         place(dst, "dst")
             .and_then(|place| allocate(py, of, from.tensor.shape(), place, "dst"))
-            .and_then(|to| Ok((start(py, &from.tensor, &to, verify)?, Outcome::Tensor(to))))
+            .and_then(|to| {
+                let transfer = start(py, &from.tensor, &to, verify)?;
+                Ok((transfer, Outcome::Tensor(to), None))
+            })
     } else {
         exchange::take(manager, dst, "dst", Use::Write, stream).and_then(|to| {
             let converts = wanted == Some(to.tensor.dtype());
             let started = must_fit(&from.tensor, &to.tensor, converts)
                 .and_then(|()| start(py, &from.tensor, &to.tensor, verify));
             match started {
-                Ok(transfer) => Ok((transfer, Outcome::Object(dst.clone().unbind()))),
+                Ok(transfer) => {
+                    let outcome = Outcome::Object(dst.clone().unbind());
+                    Ok((transfer, outcome, to.into_lease()))
+                }
                 Err(refused) => {
                     to.release(py);
                     Err(refused)
@@ -265,7 +271,9 @@ pub(crate) fn copy_async<'py>(
     };
     match started {
         // The copy has both ends' memory until it is over.
-        Ok((transfer, outcome)) => Pending::start(py, transfer, outcome),
+        Ok((transfer, outcome, lease)) => {
+            Pending::start(py, transfer, outcome, [from.into_lease(), lease])
+        }
         Err(refused) => {
             from.release(py);
             Err(refused)

@@ -37,6 +37,11 @@ impl Taken {
         }
     }
 
+    /// What gives the memory back, without the tensor.
+    pub(crate) fn into_lease(self) -> Option<Lease> {
+        self.lease
+    }
+
     fn of(tensor: Tensor) -> Taken {
         Taken {
             tensor,

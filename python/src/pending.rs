@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use transload_tensors::Tensor;
 use transload_tensors::transload::{Canceller, Report, Transfer, TransferError};
 
+use crate::buffers::Lease;
 use crate::tensor::PyTensor;
 use crate::{errors, service, wait};
 
@@ -32,6 +33,8 @@ struct Shared {
     state: Mutex<State>,
     /// Told when a thread has put the transfer back, or its result is there.
     changed: Condvar,
+    /// The memory of other objects, which is given back when the copy has ended.
+    leases: [Option<Lease>; 2],
 }
 
 struct State {
@@ -60,6 +63,7 @@ impl Shared {
     /// Asks whether the transfer has ended, and tells those that wait.
     fn advance(self: &Arc<Self>, py: Python<'_>) {
         if py.detach(|| self.has_ended()) {
+            self.release(py);
             let callbacks = std::mem::take(&mut self.state().callbacks);
             for callback in callbacks {
                 if let Err(error) = callback.call0(py) {
@@ -67,6 +71,14 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Gives other objects' memory back. The copy has ended.
+    fn release(&self, py: Python<'_>) {
+        self.leases
+            .iter()
+            .flatten()
+            .for_each(|lease| lease.release(py));
     }
 
     /// Polls the transfer, unless a thread has it: that thread polls it afterwards. The state is not locked meanwhile, since a
@@ -120,6 +132,7 @@ impl Pending {
         py: Python<'_>,
         transfer: Transfer,
         outcome: Outcome,
+        leases: [Option<Lease>; 2],
     ) -> PyResult<Bound<'_, Pending>> {
         let canceller = transfer.canceller();
         let state = State {
@@ -132,6 +145,7 @@ impl Pending {
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
+            leases,
         });
         shared.advance(py);
         Bound::new(
@@ -265,6 +279,8 @@ impl Pending {
             Some(Err(error)) => Some(error.clone()),
             None => return Err(PyRuntimeError::new_err("the copy has not ended")),
         };
+        // The thread that tells of the end may come to it later.
+        self.shared.release(py);
         match (failed, &self.outcome) {
             (Some(error), _) => Err(errors::raise(py, &error)),
             (None, Outcome::Tensor(tensor)) => {

@@ -238,3 +238,14 @@ def test_a_thousand_rounds_over_a_device_take_no_memory(gpu, settled):
     settled()
     # Software drivers keep some of what they allocate.
     assert resident() - before < 4 << 20
+
+
+def test_a_copy_that_has_ended_has_given_the_memory_of_both_ends_back():
+    src, dst = bytearray(b"abcd"), bytearray(4)
+    assert transload.copy_async(src, dst).result() is dst
+    # What is viewed cannot be resized.
+    src.append(1)
+    dst.append(1)
+    with pytest.raises(ValueError):
+        transload.copy_async(src, dst[:1])
+    src.append(1)
