@@ -1,5 +1,7 @@
 //! Copies.
 
+use std::cell::Cell;
+
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -17,6 +19,8 @@ pub(crate) struct Terms<'a, 'py> {
     pub(crate) verify: bool,
     /// Called with the bytes that have arrived, and all.
     pub(crate) progress: Option<&'a Bound<'py, PyAny>>,
+    /// Set when the wait was given up with the copy under way.
+    pub(crate) left: Option<&'a Cell<bool>>,
 }
 
 /// Reads a place: `"cuda:1"`, `"cpu:0/shared"`, or an object of torch or JAX that spells itself so.
@@ -91,7 +95,7 @@ fn finish(py: Python<'_>, transfer: Transfer, terms: &Terms<'_, '_>) -> PyResult
         (Some(tell), Some(progress)) => tell.call1(progress).map(drop),
         _ => Ok(()),
     };
-    let report = wait::transfer(py, transfer, look)?;
+    let report = wait::transfer(py, transfer, terms.left, look)?;
     match terms.progress {
         Some(tell) => tell.call1((report.bytes(), report.bytes())).map(drop),
         None => Ok(()),
@@ -153,7 +157,8 @@ fn must_fit(src: &Tensor, dst: &Tensor, converts: bool) -> PyResult<()> {
 /// TransferError
 ///     When elements of `dst` overlap, or the copy failed.
 /// KeyboardInterrupt
-///     On Ctrl-C, and what else signal handlers raise: the copy is cancelled, and `dst` has unspecified elements.
+///     On Ctrl-C, and what else signal handlers raise: the copy is cancelled, and `dst` has unspecified elements. The call waits until
+///     the device has ended what it has begun; a second Ctrl-C ends that wait, and the copy keeps the memory of both ends.
 ///
 /// Examples
 /// --------
@@ -177,8 +182,12 @@ pub(crate) fn copy<'py>(
     }
     let wanted = dtype.map(dtype::of).transpose()?;
     let progress = progress.map(told).transpose()?;
-    let progress = progress.as_ref();
-    let terms = Terms { verify, progress };
+    let left = Cell::new(false);
+    let terms = Terms {
+        verify,
+        progress: progress.as_ref(),
+        left: Some(&left),
+    };
     let stream = stream.map(Stream::of).transpose()?.unwrap_or_default();
     let from = exchange::take(manager, src, "src", Use::Read, stream)?;
     let copied = if is_place(dst) {
@@ -191,12 +200,16 @@ pub(crate) fn copy<'py>(
             let copied = must_fit(&from.tensor, &to.tensor, converts)
                 .and_then(|()| start(py, &from.tensor, &to.tensor, verify))
                 .and_then(|transfer| finish(py, transfer, &terms));
-            // Whether it worked or not, nothing is under way.
-            to.release(py);
+            // Whether it worked or not, nothing is under way, unless the wait was given up: the library then drops the memory.
+            if !left.get() {
+                to.release(py);
+            }
             copied.map(|()| dst.clone())
         })
     };
-    from.release(py);
+    if !left.get() {
+        from.release(py);
+    }
     copied
 }
 

@@ -519,20 +519,27 @@ pub(crate) fn save(
     }
     let saved = py
         .detach(|| save.start(path))
-        .map_err(|error| errors::raise(py, &error))
+        .map_err(|error| (errors::raise(py, &error), false))
         .and_then(|saving| finish(py, saving));
-    // Whether it worked or not, nothing is under way.
-    taken.into_iter().for_each(|of| of.release(py));
-    saved
+    match saved {
+        // A device has not ended what it has begun: the library drops the memory when it has.
+        Err((raised, true)) => Err(raised),
+        ended => {
+            taken.into_iter().for_each(|of| of.release(py));
+            ended.map_err(|(raised, _)| raised)
+        }
+    }
 }
 
-/// Waits for a save on a thread of its own, so that a signal ends it: the save is cancelled, and its files are removed.
-fn finish(py: Python<'_>, saving: Saving) -> PyResult<Vec<PathBuf>> {
+/// Waits for a save on a thread of its own, so that a signal ends it: the save is cancelled, and its files are removed. A second
+/// signal ends the wait for that, too; the error then says that the save is under way.
+fn finish(py: Python<'_>, saving: Saving) -> Result<Vec<PathBuf>, (PyErr, bool)> {
     let canceller = saving.canceller();
     let (tell, told) = channel();
     let wait = move || _ = tell.send(saving.wait());
     let thread = std::thread::Builder::new().name("transload-save".into());
-    let _thread = thread.spawn(wait)?;
+    // A save that no thread waits for is dropped, and stops at some time.
+    let _thread = thread.spawn(wait).map_err(|error| (error.into(), true))?;
     let told = Mutex::new(told);
     let next = || {
         let told = told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -543,16 +550,20 @@ fn finish(py: Python<'_>, saving: Saving) -> PyResult<Vec<PathBuf>> {
         match py.detach(next) {
             Ok(saved) => {
                 let saved = saved.map_err(|error| errors::raise(py, &error));
-                return raised.map_or(saved, Err);
+                return raised.map_or(saved, Err).map_err(|error| (error, false));
             }
             Err(RecvTimeoutError::Timeout) => {
                 if let Err(signal) = py.check_signals() {
+                    if raised.is_some() {
+                        return Err((signal, true));
+                    }
                     canceller.cancel();
                     raised = Some(signal);
                 }
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(PyRuntimeError::new_err("the thread of the save has ended"));
+                let error = PyRuntimeError::new_err("the thread of the save has ended");
+                return Err((error, true));
             }
         }
     }

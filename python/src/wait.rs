@@ -1,5 +1,6 @@
 //! Waits that Ctrl-C ends.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -11,26 +12,32 @@ use crate::errors;
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// Waits for a transfer without the interpreter's lock, and calls `look` meanwhile. When a signal's handler or `look` raises,
-/// the transfer is cancelled, and nothing of it is under way any more.
+/// the transfer is cancelled, and nothing of it is under way any more. A device may never end what it has begun: a second signal
+/// leaves it then, and sets `left`. The memory of both ends must stay until the library drops it.
 pub(crate) fn transfer(
     py: Python<'_>,
-    transfer: Transfer,
+    mut transfer: Transfer,
+    left: Option<&Cell<bool>>,
     mut look: impl FnMut(Python<'_>, &Transfer) -> PyResult<()>,
 ) -> PyResult<Report> {
-    let mut under_way = Some(transfer);
-    while let Some(transfer) = &mut under_way {
+    let raised = loop {
         let ended: Option<Result<Report, TransferError>> =
             py.detach(|| transfer.wait_timeout(LOOK));
         if let Some(result) = ended {
-            look(py, transfer)?;
+            look(py, &transfer)?;
             return result.map_err(|error| errors::raise(py, &error));
         }
-        let looked = py.check_signals().and_then(|()| look(py, transfer));
+        let looked = py.check_signals().and_then(|()| look(py, &transfer));
         if let Err(raised) = looked {
-            let transfer = under_way.take();
-            py.detach(|| transfer.map(Transfer::cancel));
-            return Err(raised);
+            break raised;
+        }
+    };
+    transfer.canceller().cancel();
+    while py.detach(|| transfer.wait_timeout(LOOK)).is_none() {
+        if let Err(again) = py.check_signals() {
+            left.inspect(|left| left.set(true));
+            return Err(again);
         }
     }
-    unreachable!("a transfer is taken when it is cancelled")
+    Err(raised)
 }

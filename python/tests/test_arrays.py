@@ -137,6 +137,32 @@ def test_read_only_memory_is_never_written(dst):
     assert bytes(dst.tobytes() if not isinstance(dst, bytes) else dst) == before
 
 
+def test_an_array_is_copied_onto_itself():
+    array = np.arange(100_000)
+    assert transload.copy(array, array) is array
+    transload.copy_async(array, array).result()
+    np.testing.assert_array_equal(array, np.arange(100_000))
+
+
+def test_overlapping_ends_with_strides_are_refused():
+    memory = np.arange(24).reshape(4, 6)
+    before = memory.copy()
+    for src, dst in [
+        (memory[::-1], memory),
+        (memory[:, :-1], memory[:, 1:]),
+        (memory[:, ::2], memory[:, :3]),
+        (memory[:4, :4].T, memory[:4, :4]),
+    ]:
+        for call in (transload.copy, lambda *ends: transload.copy_async(*ends).result()):
+            with pytest.raises(transload.errors.TransferError) as refused:
+                call(src, dst)
+            assert (refused.value.kind, refused.value.category) == ("Overlap", "caller")
+    np.testing.assert_array_equal(memory, before)
+    # Elements between each other's do not overlap.
+    transload.copy(memory[:, ::2], memory[:, 1::2])
+    np.testing.assert_array_equal(memory[:, 1::2], before[:, ::2])
+
+
 def test_destinations_whose_elements_overlap_are_refused():
     memory = np.zeros(3)
     dst = np.lib.stride_tricks.as_strided(memory, (4, 3), (0, 8))

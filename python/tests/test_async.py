@@ -204,6 +204,21 @@ def test_callbacks_that_raise_are_reported_and_stop_no_other():
         assert seen + raised == [ZeroDivisionError]
 
 
+def test_callbacks_may_copy_and_wait():
+    ran, seen = threading.Event(), []
+
+    def again():
+        seen.append(transload.copy_async(b"abc", "cpu:0").result().size)
+        seen.append(transload.copy(b"abcd", "cpu:0").size)
+        ran.set()
+
+    pending = transload.copy_async(np.ones(LARGE), np.zeros(LARGE))
+    pending.add_done_callback(again)
+    assert ran.wait(60)
+    pending.result()
+    assert seen == [3, 4]
+
+
 def test_a_cancelled_copy_ends_its_waits():
     pending = transload.copy_async(np.ones(LARGE), np.zeros(LARGE))
     pending.cancel()

@@ -24,22 +24,74 @@ def double():
     return built[0] if built else None
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the double stands on Linux's memory files")
-@pytest.mark.parametrize("file", ["cuda_double.py", "cuda_streams.py"])
-def test_cuda_works_over_the_double_of_the_driver(file):
+def environment():
     library = double()
     if library is None:
         pytest.skip("the double is not built: cargo xtask doubles")
     paths = [str(library.parent), os.environ.get("LD_LIBRARY_PATH", "")]
-    environment = {
-        **os.environ,
+    return {
         "TRANSLOAD_CUDA_DRIVER": str(library),
         "LD_LIBRARY_PATH": os.pathsep.join(path for path in paths if path),
         "TRANSLOAD_DOUBLE_DEVICES": "2",
     }
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the double stands on Linux's memory files")
+@pytest.mark.parametrize("file", ["cuda_double.py", "cuda_streams.py"])
+def test_cuda_works_over_the_double_of_the_driver(file):
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / file)]
     ran = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=300, cwd=HERE.parent
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment()},
+        timeout=300,
+        cwd=HERE.parent,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert re.search(r"\d+ passed", ran.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the double stands on Linux's memory files")
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "transload.copy(src, 'cuda:0')",
+        "transload.copy(src, tensor)",
+        "transload.copy_async(src, tensor).result()",
+        "transload.load(path, device='cuda:0')",
+        "list(transload.stream(path, device='cuda:0'))",
+        "tensor.numpy()",
+        "transload.save({'a': tensor}, path + '2')",
+    ],
+)
+def test_signals_end_a_wait_for_a_device_that_hangs(wait, python, tmp_path):
+    program = f"""
+import os, signal, sys
+sys.path.insert(0, {str(HERE)!r})
+import numpy as np, transload
+import driver
+
+class Rang(Exception):
+    pass
+
+def ring(*_):
+    raise Rang
+
+path = sys.argv[1]
+src = np.ones(1 << 16)
+transload.save({{'a': src}}, path)
+tensor = transload.copy(src, 'cuda:0')
+driver.control('fault stuck@1')
+signal.signal(signal.SIGALRM, ring)
+# The first one cancels the copy, the second one leaves it.
+signal.setitimer(signal.ITIMER_REAL, 0.2, 0.3)
+try:
+    {wait}
+except Rang:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    print('ended', flush=True)
+# A real program would have to be ended, too: its driver waits for the device.
+os._exit(0)
+"""
+    assert python(program, tmp_path / "m.safetensors", env=environment(), timeout=30) == "ended\n"

@@ -79,6 +79,14 @@ def test_null_strides_stand_for_rows():
     assert transload.copy(Producer(array, strides=None), "cpu:0").numpy().tolist() == array.tolist()
 
 
+@pytest.mark.parametrize("shape, strides", [((0,), (1,)), ((3, 0), (2**62, -1)), ((2**62, 0, 2**62), None)])
+def test_without_elements_neither_data_nor_strides_matter(shape, strides, settled):
+    producer = Producer(np.zeros(1), shape=shape, strides=strides, data=None)
+    assert transload.copy(producer, "cpu:0").shape == shape
+    settled()
+    assert producer.deleted == 1
+
+
 def test_a_producer_without_a_deleter_is_read():
     assert transload.copy(Producer(np.arange(3.0), no_deleter=True), "cpu:0").numpy().tolist() == [0, 1, 2]
 
