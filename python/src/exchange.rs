@@ -245,11 +245,6 @@ fn from_dlpack(
     }
     let imported = if let Some(managed) = pointer(&capsule, VERSIONED[0]) {
         let managed = managed.cast::<DLManagedTensorVersioned>();
-        // SAFETY: the version comes first in every version.
-        let version = unsafe { managed.cast::<DLPackVersion>().read() };
-        if version.major != DLPackVersion::CURRENT.major {
-            return Err(errors::raise(py, &DLPackError::Version(version)));
-        }
         // SAFETY: every structure in a capsule of that name begins with its version.
         let version = unsafe { managed.cast::<DLPackVersion>().read() };
         // Of another major version nothing else may be read.
