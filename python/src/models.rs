@@ -141,10 +141,12 @@ fn paths(argument: &Bound<'_, PyAny>) -> PyResult<Vec<PathBuf>> {
     if let Ok(one) = argument.extract::<PathBuf>() {
         return Ok(vec![one]);
     }
-    argument.extract::<Vec<PathBuf>>().map_err(|_| {
-        PyTypeError::new_err(format!(
-            "path: {argument} is no path and no sequence of paths"
-        ))
+    let several = argument.try_iter().and_then(|each| {
+        let each = each.map(|path| path?.extract::<PathBuf>());
+        each.collect::<PyResult<Vec<PathBuf>>>()
+    });
+    several.map_err(|_| {
+        PyTypeError::new_err(format!("path: {argument} is no path, and gives no paths"))
     })
 }
 
@@ -258,7 +260,7 @@ impl Stream {
 ///
 /// Parameters
 /// ----------
-/// path : str or path-like, or a sequence of these
+/// path : str or path-like, or an iterable of these
 ///     A file of safetensors or GGUF, a list of shards (`*.index.json`), or a folder with one model.
 /// device : str, Device or a sequence of these, optional
 ///     The places. Unless given, `"cpu:0"`. Several places get whole tensors in shares like their free memory, unless `split` or
@@ -321,7 +323,7 @@ pub(crate) fn stream(
 ///
 /// Parameters
 /// ----------
-/// path : str or path-like, or a sequence of these
+/// path : str or path-like, or an iterable of these
 ///     A file of safetensors or GGUF, a list of shards (`*.index.json`), or a folder with one model.
 /// device : str, Device or a sequence of these, optional
 ///     The places. Unless given, `"cpu:0"`. Several places get whole tensors in shares like their free memory, unless `split` or

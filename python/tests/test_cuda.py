@@ -38,7 +38,7 @@ def environment():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the double stands on Linux's memory files")
 @pytest.mark.parametrize("file", ["cuda_double.py", "cuda_streams.py"])
-def test_cuda_works_over_the_double_of_the_driver(file):
+def test_cuda_works_over_the_double_of_the_driver(file, tmp_path):
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / file)]
     ran = subprocess.run(
         [sys.executable, *arguments],
@@ -46,7 +46,7 @@ def test_cuda_works_over_the_double_of_the_driver(file):
         text=True,
         env={**os.environ, **environment()},
         timeout=300,
-        cwd=HERE.parent,
+        cwd=tmp_path,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert re.search(r"\d+ passed", ran.stdout)

@@ -186,6 +186,7 @@ def test_several_files_are_loaded_one_after_the_other(tmp_path):
     reference.save_file({"b": np.arange(4)}, other)
     same(transload.load([one, str(other)]), {"a": np.arange(3), "b": np.arange(4)})
     assert [name for name, _ in transload.stream([one, other])] == ["a", "b"]
+    assert sorted(transload.load(tmp_path.glob("*.safetensors"))) == ["a", "b"]
     assert transload.load([]) == {} and list(transload.stream([])) == []
     with pytest.raises(ValueError, match='path: .*"a"'):
         transload.load([one, one])

@@ -1,6 +1,6 @@
 """The extension module. `transload` shows what is in it, and its docstrings say what it does."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import EllipsisType
@@ -224,7 +224,7 @@ def inspect(path: _Path) -> dict[str, Any]: ...
 
 # A list for each name where tensors are split or broadcast, else a tensor.
 def load(
-    path: _Path | Sequence[_Path],
+    path: _Path | Iterable[_Path],
     *,
     device: _Place | Sequence[_Place] | None = None,
     split: dict[str, int] | None = None,
@@ -243,7 +243,7 @@ def save(
     max_shard_bytes: int | None = None,
 ) -> list[Path]: ...
 def stream(
-    path: _Path | Sequence[_Path],
+    path: _Path | Iterable[_Path],
     *,
     device: _Place | Sequence[_Place] | None = None,
     split: dict[str, int] | None = None,
