@@ -95,3 +95,27 @@ except Rang:
 os._exit(0)
 """
     assert python(program, tmp_path / "m.safetensors", env=environment(), timeout=30) == "ended\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the double stands on Linux's memory files")
+def test_a_stream_is_closed_while_another_thread_waits_for_its_next_tensor(python, tmp_path):
+    program = f"""
+import os, sys, threading
+sys.path.insert(0, {str(HERE)!r})
+import numpy as np, transload
+import driver
+
+path = sys.argv[1]
+transload.save({{'a': np.ones(1 << 16)}}, path)
+transload.copy(b'1', 'cuda:0')
+driver.control('fault stuck@1')
+stream = transload.stream(path, device='cuda:0')
+waits = threading.Thread(target=lambda: print(next(stream, 'closed'), flush=True))
+waits.start()
+while stream.progress() is not None:
+    pass
+stream.close()
+waits.join()
+os._exit(0)
+"""
+    assert python(program, tmp_path / "m.safetensors", env=environment(), timeout=30) == "closed\n"
