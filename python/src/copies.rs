@@ -311,6 +311,37 @@ pub(crate) fn is_place(argument: &Bound<'_, PyAny>) -> bool {
     argument.is_instance_of::<PyString>() || named("device") || named("Device")
 }
 
+/// Takes another library's array as a tensor, where it lies. The tensor keeps the array's memory; it is read-only if the array
+/// is, or if its library cannot say so, as JAX.
+///
+/// Parameters
+/// ----------
+/// array : Tensor, or an object with the buffer protocol or `__dlpack__`
+///     NumPy, torch, JAX, CuPy, pyarrow, `bytes`, `memoryview`. The program must not write it while a transfer reads it, nor use
+///     it while a transfer writes it.
+///
+/// Returns
+/// -------
+/// A Tensor of the same memory. Of torch's conjugated and negated views, one of a resolved copy.
+///
+/// Raises
+/// ------
+/// TypeError, ValueError, DLPackError
+///     As `copy` of its source.
+///
+/// Examples
+/// --------
+/// >>> transload.asarray(b"abc").readonly
+/// True
+#[pyfunction]
+pub(crate) fn asarray(array: &Bound<'_, PyAny>) -> PyResult<PyTensor> {
+    let manager = manager(array.py())?;
+    let taken = exchange::take(manager, array, "array", Use::Read, Stream::default())?;
+    Ok(PyTensor {
+        tensor: taken.tensor,
+    })
+}
+
 /// Allocates a dense tensor. Its elements are unspecified. May wait for a device that allocates.
 ///
 /// Parameters

@@ -93,11 +93,32 @@ pub(crate) fn take(
     used: Use,
     stream: Stream,
 ) -> PyResult<Taken> {
-    if let Ok(tensor) = object.cast::<PyTensor>() {
-        return Ok(Taken::of(tensor.get().tensor.clone()));
+    let taken = match object.cast::<PyTensor>() {
+        Ok(tensor) => Taken::of(tensor.get().tensor.clone()),
+        Err(_) => foreign(
+            manager,
+            &resolved(object, argument, used)?,
+            argument,
+            stream,
+        )?,
+    };
+    if used == Use::Write && !taken.tensor.buffer().is_writable() {
+        taken.release(object.py());
+        return Err(PyValueError::new_err(format!(
+            "{argument}: its memory is read-only"
+        )));
     }
-    let object = &resolved(object, argument, used)?;
-    let taken = match buffers::is_buffer(object) {
+    Ok(taken)
+}
+
+/// Takes an object of another library in.
+fn foreign(
+    manager: &TransferManager,
+    object: &Bound<'_, PyAny>,
+    argument: &str,
+    stream: Stream,
+) -> PyResult<Taken> {
+    Ok(match buffers::is_buffer(object) {
         true => match unspoken(object)? {
             Some((bytes, dtype)) => {
                 let (tensor, lease) = buffers::import(manager, &bytes, argument)?;
@@ -118,14 +139,7 @@ pub(crate) fn take(
             }
         },
         false => Taken::of(from_dlpack(manager, object, argument, stream)?),
-    };
-    if used == Use::Write && !taken.tensor.buffer().is_writable() {
-        taken.release(object.py());
-        return Err(PyValueError::new_err(format!(
-            "{argument}: its memory is read-only"
-        )));
-    }
-    Ok(taken)
+    })
 }
 
 /// The tensor of torch that has the bytes as they mean: its views may be conjugated or negated without that their bytes are.

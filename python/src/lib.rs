@@ -44,7 +44,7 @@ mod _transload {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::copies::{copy, copy_async, empty};
+    use super::copies::{asarray, copy, copy_async, empty};
     #[pymodule_export]
     use super::machine::{Device, Explanation, Probe, devices, explain, probe};
     #[pymodule_export]

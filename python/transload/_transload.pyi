@@ -11,6 +11,7 @@ import numpy.typing as npt
 from typing_extensions import Buffer, CapsuleType, Self
 
 __all__ = [
+    "asarray",
     "copy",
     "copy_async",
     "empty",
@@ -207,6 +208,7 @@ def copy(
     progress: _Progress | None = None,
     stream: _Stream | None = None,
 ) -> _Into: ...
+def asarray(array: _Array) -> Tensor: ...
 def copy_async(
     src: _Array,
     dst: _Place | _Array,
