@@ -79,7 +79,9 @@ fn start(py: Python<'_>, src: &Tensor, dst: &Tensor, verify: bool) -> PyResult<T
         let conversion = elements.and_then(|(from, to)| Conversion::new(from, to).ok());
         let conversion = conversion.ok_or_else(|| {
             let (from, to) = (dtype::name(src.dtype()), dtype::name(dst.dtype()));
-            PyValueError::new_err(format!("dtype: {from} is not converted to {to}"))
+            PyValueError::new_err(format!(
+                "dtype: {from} is not converted to {to}: {CONVERTED}"
+            ))
         })?;
         request = request.convert(conversion);
     }
@@ -102,6 +104,8 @@ fn finish(py: Python<'_>, transfer: Transfer, terms: &Terms<'_, '_>) -> PyResult
     }
 }
 
+const CONVERTED: &str = "float64, float32, float16, bfloat16, float8_e4m3fn and float8_e5m2 are converted to the first four";
+
 /// Checks that a tensor can take another one's elements.
 fn must_fit(src: &Tensor, dst: &Tensor, converts: bool) -> PyResult<()> {
     if src.shape() != dst.shape() {
@@ -112,8 +116,13 @@ fn must_fit(src: &Tensor, dst: &Tensor, converts: bool) -> PyResult<()> {
     }
     if src.dtype() != dst.dtype() && !converts {
         let (from, to) = (dtype::name(src.dtype()), dtype::name(dst.dtype()));
+        let elements = src.dtype().element().zip(dst.dtype().element());
+        let remedy = match elements.and_then(|(from, to)| Conversion::new(from, to).ok()) {
+            Some(_) => format!("pass dtype=\"{to}\" to convert them"),
+            None => CONVERTED.into(),
+        };
         return Err(PyValueError::new_err(format!(
-            "dst: its elements are {to}, and those of src {from}; pass dtype=\"{to}\" to convert them"
+            "dst: its elements are {to}, and those of src {from}; {remedy}"
         )));
     }
     Ok(())
@@ -213,7 +222,8 @@ pub(crate) fn copy<'py>(
     copied
 }
 
-/// Starts a copy, and returns at once. The copy goes on by itself, also when the result is dropped. The memory of both ends is
+/// Starts a copy, and returns when it is under way. A new tensor is allocated before, which takes a while where it is large:
+/// pass one of `empty` from an event loop. The copy goes on by itself, also when the result is dropped. The memory of both ends is
 /// kept until it has ended; the program must not change the source, nor use the destination, before.
 ///
 /// Where the bytes of a CUDA array of another library are not ready, the call waits for its stream.

@@ -8,11 +8,13 @@ mod copies;
 mod dtype;
 mod errors;
 mod exchange;
+mod files;
 mod machine;
 mod models;
 mod pending;
 mod service;
 mod tensor;
+mod views;
 mod wait;
 
 use pyo3::prelude::*;
@@ -46,9 +48,11 @@ mod _transload {
     #[pymodule_export]
     use super::copies::{asarray, copy, copy_async, empty};
     #[pymodule_export]
+    use super::files::{inspect, save};
+    #[pymodule_export]
     use super::machine::{Device, Explanation, Probe, devices, explain, probe};
     #[pymodule_export]
-    use super::models::{Stream, inspect, load, save, stream, trim};
+    use super::models::{Stream, load, stream, trim};
     use super::must_be_the_first;
     #[pymodule_export]
     use super::pending::Pending;

@@ -190,8 +190,7 @@ impl Probe {
     /// For each pair of memories: both names, and the bytes per second at the largest size that was copied, if it was.
     #[getter]
     fn pairs(&self) -> Vec<(String, String, Option<f64>)> {
-        let pairs = self.report.pairs.iter();
-        pairs
+        self.largest()
             .map(|pair| (pair.src.to_string(), pair.dst.to_string(), rate(pair)))
             .collect()
     }
@@ -215,7 +214,7 @@ impl Probe {
     }
 
     fn __str__(&self) -> String {
-        let rows = self.report.pairs.iter().map(|pair| {
+        let rows = self.largest().map(|pair| {
             let rate = rate(pair).map_or("-".into(), |rate| ByteRate(rate).to_string());
             format!(
                 "{:<18} {:<18} {rate}\n",
@@ -228,9 +227,10 @@ impl Probe {
 
     fn _repr_html_(&self) -> String {
         let mut memories: Vec<MemoryId> = self.report.pairs.iter().map(|pair| pair.src).collect();
+        memories.sort();
         memories.dedup();
         let cell = |src: MemoryId, dst: MemoryId| {
-            let mut pairs = self.report.pairs.iter();
+            let mut pairs = self.largest();
             let found = pairs
                 .find(|pair| (pair.src, pair.dst) == (src, dst))
                 .and_then(rate);
@@ -253,6 +253,26 @@ impl Probe {
         format!(
             "<table><caption>GB/s from (row) to (column){note}</caption><tr><th></th>{head}</tr>{rows}</table>"
         )
+    }
+}
+
+impl Probe {
+    /// Each pair of memories once: at the largest size that was measured, else at the first.
+    fn largest(&self) -> impl Iterator<Item = &transload::probe::PairReport> {
+        let pairs = &self.report.pairs;
+        pairs.iter().enumerate().filter_map(move |(at, first)| {
+            let is_same = |other: &&transload::probe::PairReport| {
+                (other.src, other.dst) == (first.src, first.dst)
+            };
+            if pairs[..at].iter().any(|other| is_same(&other)) {
+                return None;
+            }
+            let measured = pairs
+                .iter()
+                .filter(is_same)
+                .filter(|pair| rate(pair).is_some());
+            Some(measured.max_by_key(|pair| pair.bytes).unwrap_or(first))
+        })
     }
 }
 

@@ -131,3 +131,19 @@ def test_progress_that_raises_ends_the_copy():
         transload.copy(np.ones(3), dst, progress=lambda done, of: 1 / 0)
     with pytest.raises(TypeError, match="not callable"):
         transload.copy(np.ones(3), dst, progress=3)
+
+
+def test_a_type_that_is_not_converted_says_which_ones_are():
+    for refused in (
+        lambda: transload.copy(np.zeros(3, "f4"), np.zeros(3, "i4")),
+        lambda: transload.copy(np.zeros(3, "f4"), "cpu:0", dtype="int32"),
+    ):
+        with pytest.raises(ValueError, match="float8_e5m2 are converted to the first four"):
+            refused()
+    with pytest.raises(ValueError, match='pass dtype="float16"'):
+        transload.copy(np.zeros(3, "f4"), np.zeros(3, "f2"))
+
+
+def test_an_address_is_no_path():
+    with pytest.raises(ValueError, match="^path: models are read from files; fetch https://"):
+        transload.load("https://example.org/model.safetensors")

@@ -50,6 +50,12 @@ pub enum SaveError {
         /// The system's error.
         source: io::Error,
     },
+    /// A file beside a list of shards of its name: the folder would open as the model of the list.
+    #[error("{list} lists the shards of an older model, which the folder would be taken for; remove it and its shards, or save elsewhere", list = list.display())]
+    Hidden {
+        /// The list.
+        list: PathBuf,
+    },
     /// The library refused a file or a copy.
     #[error(transparent)]
     Library(#[from] transload::Error),
@@ -83,6 +89,7 @@ impl SaveError {
             SaveError::Duplicate { .. }
             | SaveError::Reserved
             | SaveError::DType { .. }
+            | SaveError::Hidden { .. }
             | SaveError::Header { .. } => ErrorClass::Caller,
             SaveError::Tensor { source, .. } => source.class(),
             SaveError::File { source, .. } => match source.kind() {

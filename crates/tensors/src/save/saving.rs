@@ -40,6 +40,12 @@ impl Saving {
     ) -> Result<Saving, SaveError> {
         let paths = paths(path, contents.len())?;
         let index = index(path, &paths, &contents)?;
+        if let (None, Ok(stem)) = (&index, stem(path)) {
+            let list = path.with_file_name(list_name(stem));
+            if list.exists() {
+                return Err(SaveError::Hidden { list });
+            }
+        }
         let sources = contents.iter().flat_map(|content| &content.tensors);
         let sources = sources.map(|item| {
             let region = item.tensor.region();
@@ -226,6 +232,11 @@ fn stem(path: &Path) -> Result<&str, SaveError> {
     })
 }
 
+/// Returns the name of the list of shards.
+fn list_name(stem: &str) -> String {
+    format!("{stem}.safetensors.index.json")
+}
+
 #[derive(Serialize)]
 struct Index<'a> {
     metadata: Total,
@@ -263,6 +274,5 @@ fn index(
     let list = list.map_err(|error| SaveError::Header {
         reason: error.to_string(),
     })?;
-    let name = format!("{}.safetensors.index.json", stem(path)?);
-    Ok(Some((path.with_file_name(name), list)))
+    Ok(Some((path.with_file_name(list_name(stem(path)?)), list)))
 }

@@ -124,6 +124,17 @@ fn shards_and_their_list_are_one_model_and_replace_an_older_one() {
     for tensor in &loaded {
         assert!(*tensor.buffer().read().unwrap() == expected[tensor.name()][..]);
     }
+    // One file beside the list would not be what the folder opens as.
+    let beside = Save::new(&manager).tensors(&loaded);
+    let error = beside.start(folder.path("model.safetensors")).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("model.safetensors.index.json lists"),
+        "{error}"
+    );
+    assert_eq!(error.class(), ErrorClass::Caller);
+    assert!(!folder.path("model.safetensors").exists());
     // And back into one file.
     let path = folder.path("again.safetensors");
     Save::new(&manager)
