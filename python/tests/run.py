@@ -20,6 +20,8 @@ class Tally:
         print(f"test result: {word}. {passed} passed; {failed} failed; {len(skipped)} ignored")
 
 
-sys.dont_write_bytecode = True
-folder = str(Path(__file__).resolve().parent)
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:], folder], plugins=[Tally()]))
+# Processes that a test spawns take this file in, too.
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True
+    folder = str(Path(__file__).resolve().parent)
+    sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:], folder], plugins=[Tally()]))
