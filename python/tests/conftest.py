@@ -63,7 +63,7 @@ def _settle():
 def python(tmp_path):
     """Returns a function that runs a program in a process of its own, and returns what it printed."""
 
-    def run(program, *arguments, env=None, code=0, timeout=60):
+    def run(program, *arguments, env=None, code=0, timeout=300):
         path = tmp_path / "program.py"
         path.write_text(program)
         ran = subprocess.run(
