@@ -94,7 +94,7 @@ except Rang:
 # A real program would have to be ended, too: its driver waits for the device.
 os._exit(0)
 """
-    assert python(program, tmp_path / "m.safetensors", env=environment(), timeout=30) == "ended\n"
+    assert python(program, tmp_path / "m.safetensors", env=environment(), timeout=120) == "ended\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the double stands on Linux's memory files")
@@ -118,4 +118,4 @@ stream.close()
 waits.join()
 os._exit(0)
 """
-    assert python(program, tmp_path / "m.safetensors", env=environment(), timeout=30) == "closed\n"
+    assert python(program, tmp_path / "m.safetensors", env=environment(), timeout=120) == "closed\n"
