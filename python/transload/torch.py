@@ -58,7 +58,7 @@ def load_into(
         BufferError: torch cannot use memory of that device.
         transload.Error: The load failed. The module is unchanged.
     """
-    from torch.utils.dlpack import from_dlpack
+    from torch.utils.dlpack import from_dlpack  # type: ignore[import-not-found, unused-ignore]
 
     patterns = None if only is None else [only] if isinstance(only, str) else list(only)
     loaded = load(path, device=device, dtype=dtype, only=patterns, progress=progress)
