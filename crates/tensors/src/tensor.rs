@@ -2,10 +2,14 @@
 
 mod error;
 
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
 use transload::{Buffer, Region};
 
-use crate::DType;
 use crate::bytes::Bytes;
+use crate::{DType, TensorInfo};
 
 pub use error::TensorError;
 
@@ -31,9 +35,34 @@ pub struct Tensor {
     /// Where the first element begins there.
     offset: u64,
     dtype: DType,
-    shape: Vec<u64>,
+    shape: Sizes,
     /// `None`: dense.
     strides: Option<Vec<i64>>,
+}
+
+/// The sizes of dimensions.
+#[derive(Clone)]
+pub(crate) enum Sizes {
+    Own(Vec<u64>),
+    /// Those of a tensor of a model, by its number: a load of many tensors allocates none.
+    Model(Arc<Vec<TensorInfo>>, usize),
+}
+
+impl Deref for Sizes {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        match self {
+            Sizes::Own(sizes) => sizes,
+            Sizes::Model(infos, number) => &infos[*number].shape,
+        }
+    }
+}
+
+impl fmt::Debug for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
 }
 
 impl Tensor {
@@ -44,9 +73,11 @@ impl Tensor {
     /// When the buffer has not the length that type and shape say.
     pub fn new(buffer: &Buffer, dtype: DType, shape: &[u64]) -> Result<Tensor, TensorError> {
         match dtype.len_bytes(shape) {
-            Some(needs) if needs == buffer.len() => {
-                Ok(Tensor::dense(buffer.clone(), dtype, shape.to_vec()))
-            }
+            Some(needs) if needs == buffer.len() => Ok(Tensor::dense(
+                buffer.clone(),
+                dtype,
+                Sizes::Own(shape.to_vec()),
+            )),
             needs => Err(TensorError::Length {
                 dtype,
                 shape: shape.to_vec(),
@@ -85,12 +116,12 @@ impl Tensor {
         Ok(Tensor {
             offset: reach.before,
             strides: (!reach.is_dense).then(|| strides.to_vec()),
-            ..Tensor::dense(part, dtype, shape.to_vec())
+            ..Tensor::dense(part, dtype, Sizes::Own(shape.to_vec()))
         })
     }
 
     /// Makes a dense tensor of a buffer that has the length.
-    pub(crate) fn dense(buffer: Buffer, dtype: DType, shape: Vec<u64>) -> Tensor {
+    pub(crate) fn dense(buffer: Buffer, dtype: DType, shape: Sizes) -> Tensor {
         Tensor {
             buffer,
             offset: 0,

@@ -21,6 +21,7 @@ use super::plan::Item;
 use super::run::{MOST_RUN_BYTES, Run};
 use super::{Load, LoadError};
 use crate::save::is_consequence;
+use crate::tensor::Sizes;
 use crate::{Model, Tensor, TensorInfo};
 
 /// A tensor of a model, or a part of one, in memory. It derefs to its [`Tensor`].
@@ -44,15 +45,18 @@ impl Loaded {
         part: Option<Arc<Part>>,
         buffer: Buffer,
     ) -> Loaded {
-        let info = &model.tensors()[number];
+        let infos = Arc::clone(model.shared_tensors());
         let (dtype, shape) = match &part {
-            Some(part) => (part.dtype, &part.shape),
-            None => (info.dtype, &info.shape),
+            Some(part) => (part.dtype, Sizes::Own(part.shape.clone())),
+            None => (
+                infos[number].dtype,
+                Sizes::Model(Arc::clone(&infos), number),
+            ),
         };
         Loaded {
-            infos: Arc::clone(model.shared_tensors()),
+            infos,
             number,
-            tensor: Tensor::dense(buffer, dtype, shape.clone()),
+            tensor: Tensor::dense(buffer, dtype, shape),
             part,
         }
     }
