@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from transload._transload import load
 
 if TYPE_CHECKING:
-    import torch  # type: ignore[import-not-found, unused-ignore]
+    import torch as _torch  # type: ignore[import-not-found, unused-ignore]
 
 __all__ = ["load_into"]
 
 
 def load_into(
-    module: torch.nn.Module,
+    module: _torch.nn.Module,
     path: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
     device: Any = None,
