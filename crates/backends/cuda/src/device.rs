@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, Buffer, CompletionSink, ConnectError, External,
-    ExternalKind, Fault, Fence, ImportError, Inventory, LinkId, MemoryId, Op, SubmitError, Waited,
-    check_fences, link_between,
+    ExternalKind, Fault, Fence, ImportError, Inventory, LinkId, MemoryId, MemoryKind, Op,
+    SubmitError, Waited, check_fences, link_between,
 };
 
 use crate::absent::Absent;
@@ -169,11 +169,8 @@ unsafe impl Backend for Cuda {
 
     /// What the driver reports as free in device memory (`cuMemGetInfo`), which opens the device.
     fn available_bytes(&self, memory: MemoryId) -> Option<u64> {
-        let gpu = self
-            .gpus
-            .iter()
-            .find(|gpu| gpu.id.memory(transload_hal::MemoryKind::Device) == memory)?;
-        memory::free_bytes(gpu)
+        let gpu = self.gpu(memory);
+        memory::free_bytes(gpu.filter(|_| memory.kind == MemoryKind::Device)?)
     }
 
     /// Imports these externals:

@@ -70,13 +70,9 @@ pub(crate) fn free_bytes(gpu: &Gpu) -> Option<u64> {
     context.trim();
     let _current = context.enter().ok()?;
     let (mut free, mut total) = (0, 0);
+    let driver = &context.driver;
     // SAFETY: both are written.
-    unsafe {
-        context
-            .driver
-            .cuMemGetInfo_v2(&raw mut free, &raw mut total)
-    }
-    .ok()?;
+    unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) }.ok()?;
     Some(free as u64)
 }
 

@@ -178,6 +178,20 @@ fn what_is_kept_is_given_up_before_memory_runs_out() {
 }
 
 #[test]
+fn what_is_kept_counts_as_available() {
+    let works = one_device();
+    let used = works.allocate(device(0), MIB as usize);
+    let all_but_used = works.free_bytes();
+    drop(works.allocate(device(0), KEPT as usize));
+    assert!(works.free_bytes() < all_but_used);
+    assert_eq!(works.cuda.available_bytes(device(0)), Some(all_but_used));
+    let managed = device(0).device.memory(MemoryKind::Managed);
+    assert_eq!(works.cuda.available_bytes(managed), None);
+    drop((used, works));
+    assert_clean();
+}
+
+#[test]
 fn every_memory_of_a_device_is_asked_for_once_more() {
     let works = one_device();
     drop(works.allocate(device(0), 1));
