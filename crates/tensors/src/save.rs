@@ -78,8 +78,8 @@ impl Save {
     /// The files are written as `.transload-RANDOM.partial` in their folder. [`Saving::wait`] puts them in their places.
     ///
     /// # Errors
-    /// When a list of shards with the name of the one file is there, two tensors have one name, a tensor has no [region](Tensor::region), safetensors has no such type, a file cannot be
-    /// created, or the library refuses a copy.
+    /// When a list of shards with the name of the one file is there, two tensors have one name, a tensor has no
+    /// [region](Tensor::region), safetensors has no such type, a file cannot be created, or the library refuses a copy.
     pub fn start(self, path: impl AsRef<Path>) -> Result<Saving, SaveError> {
         let files = layout::files(self.tensors, &self.metadata, self.most_shard_bytes)?;
         Saving::start(&self.manager, path.as_ref(), files)
