@@ -55,8 +55,8 @@ impl Drop for Owner {
     }
 }
 
-/// Copies from one object to another where that is the least work: rows of elements of one type and shape, few enough that
-/// nobody interrupts it. Returns whether it did.
+/// Copies from one object to another where that is the least work: elements of one type and shape that lie next to each other,
+/// few enough that signals can wait for the end. Returns whether it did.
 pub(crate) fn copy(
     manager: &TransferManager,
     src: &Bound<'_, PyAny>,
@@ -73,10 +73,10 @@ pub(crate) fn copy(
     let (from, to) = (&*src.0, &*dst.0);
     let is_like = from.len == to.len
         && from.len <= MOST_AT_ONCE
-        && src.format() == dst.format()
+        && format(from) == format(to)
         && src.shape() == dst.shape();
     let item = usize::try_from(from.itemsize).unwrap_or(0);
-    if !is_like || dtype::of_format(src.format(), item).is_none() {
+    if !is_like || dtype::of_format(format(from), item).is_none() {
         return Ok(false);
     }
     let span = |view: &ffi::Py_buffer| {
@@ -119,16 +119,6 @@ impl Rows {
         Some(Rows(view))
     }
 
-    fn format(&self) -> &str {
-        match NonNull::new(self.0.format) {
-            // SAFETY: the text is the view's, and ends with a zero.
-            Some(format) => unsafe { CStr::from_ptr(format.as_ptr()) }
-                .to_str()
-                .unwrap_or("-"),
-            None => "B",
-        }
-    }
-
     fn shape(&self) -> &[isize] {
         match (NonNull::new(self.0.shape), usize::try_from(self.0.ndim)) {
             // SAFETY: the view has a size for each dimension.
@@ -144,6 +134,18 @@ impl Drop for Rows {
     fn drop(&mut self) {
         // SAFETY: the call that made it has the interpreter's lock again.
         unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
+    }
+}
+
+/// Returns the code of a view's elements.
+fn format(view: &ffi::Py_buffer) -> &str {
+    match NonNull::new(view.format) {
+        // SAFETY: the text is the view's, and ends with a zero.
+        Some(format) => unsafe { CStr::from_ptr(format.as_ptr()) }
+            .to_str()
+            .unwrap_or("not UTF-8"),
+        // The protocol's word for bytes.
+        None => "B",
     }
 }
 
@@ -172,19 +174,12 @@ pub(crate) fn import(
     let described = Described::of(&view, argument);
     let writable = view.readonly == 0;
     let lease = Lease(Arc::new(Mutex::new(Some(View(view)))));
-    let described = match described {
-        Ok(described) => described,
-        Err(refused) => {
-            lease.release(py);
-            return Err(refused);
-        }
-    };
-    let tensor = described.tensor(manager, writable, Owner(lease.clone()));
-    match tensor {
+    let owner = Owner(lease.clone());
+    match described.and_then(|described| described.tensor(py, manager, writable, owner)) {
         Ok(tensor) => Ok((tensor, lease)),
         Err(refused) => {
             lease.release(py);
-            Err(refused(py))
+            Err(refused)
         }
     }
 }
@@ -194,20 +189,13 @@ struct Described {
     first: *mut u8,
     dtype: DType,
     shape: Vec<u64>,
-    /// In elements.
-    strides: Vec<i64>,
+    /// In elements. `None`: dense.
+    strides: Option<Vec<i64>>,
 }
-
-type Refused = Box<dyn FnOnce(Python<'_>) -> PyErr>;
 
 impl Described {
     fn of(view: &ffi::Py_buffer, argument: &str) -> PyResult<Described> {
-        let format = match NonNull::new(view.format) {
-            // SAFETY: the text is the view's, and ends with a zero.
-            Some(format) => unsafe { CStr::from_ptr(format.as_ptr()) }.to_str(),
-            None => Ok("B"),
-        };
-        let format = format.unwrap_or("?");
+        let format = format(view);
         let dtype = usize::try_from(view.itemsize)
             .ok()
             .and_then(|bytes| dtype::of_format(format, bytes));
@@ -234,18 +222,8 @@ impl Described {
             true => vec![(view.len / view.itemsize.max(1)) as u64],
             false => numbers(view.shape).map(|size| size as u64).collect(),
         };
-        let dense = || {
-            let mut stride = 1i64;
-            let mut strides: Vec<i64> = Vec::with_capacity(shape.len());
-            for size in shape.iter().rev() {
-                strides.push(stride);
-                stride = stride.saturating_mul((*size).max(1) as i64);
-            }
-            strides.reverse();
-            strides
-        };
         let strides = match view.strides.is_null() || view.shape.is_null() {
-            true => dense(),
+            true => None,
             false => {
                 let strides = numbers(view.strides).zip(&shape).map(|(stride, size)| {
                     // The stride of a single element says nothing.
@@ -258,7 +236,7 @@ impl Described {
                         ))),
                     }
                 });
-                strides.collect::<PyResult<Vec<i64>>>()?
+                Some(strides.collect::<PyResult<Vec<i64>>>()?)
             }
         };
         Ok(Described {
@@ -271,31 +249,36 @@ impl Described {
 
     fn tensor(
         self,
+        py: Python<'_>,
         manager: &TransferManager,
         writable: bool,
         owner: Owner,
-    ) -> Result<Tensor, Refused> {
+    ) -> PyResult<Tensor> {
         let Described {
             first,
             dtype,
             shape,
             strides,
         } = self;
-        let refused = |error| -> Refused { Box::new(move |py| errors::raise(py, &error)) };
         let pageable = DeviceId::CPU0.memory(MemoryKind::Pageable).into();
         let width = dtype.block().1 as i64;
-        let is_empty = shape.contains(&0);
         // From the lowest byte to the highest one; the object's memory holds all elements, so that nothing overflows.
         let (mut before, mut after) = (0i64, width);
-        for (size, stride) in shape.iter().zip(&strides).filter(|_| !is_empty) {
-            let reach = (*size as i64 - 1) * stride * width;
-            match reach < 0 {
-                true => before -= reach,
-                false => after += reach,
+        match &strides {
+            _ if shape.contains(&0) => after = 0,
+            None => after *= shape.iter().product::<u64>() as i64,
+            Some(strides) => {
+                for (size, stride) in shape.iter().zip(strides) {
+                    let reach = (*size as i64 - 1) * stride * width;
+                    match reach < 0 {
+                        true => before -= reach,
+                        false => after += reach,
+                    }
+                }
             }
         }
         let buffer = match NonNull::new(first.wrapping_sub(before as usize)) {
-            Some(lowest) if !is_empty => {
+            Some(lowest) if after > 0 => {
                 let external = External::Host {
                     span: HostSpan::new(lowest, (before + after) as usize),
                     writable,
@@ -306,9 +289,11 @@ impl Described {
             }
             _ => manager.allocate(pageable, AllocSpec::bytes(0)),
         };
-        let buffer =
-            buffer.map_err(|error| -> Refused { Box::new(move |py| errors::raise(py, &error)) })?;
-        let before = if is_empty { 0 } else { before as u64 };
-        Tensor::strided(&buffer, before, dtype, &shape, &strides).map_err(refused)
+        let buffer = buffer.map_err(|error| errors::raise(py, &error))?;
+        let tensor = match strides {
+            None => Tensor::new(&buffer, dtype, &shape),
+            Some(strides) => Tensor::strided(&buffer, before as u64, dtype, &shape, &strides),
+        };
+        tensor.map_err(|error| errors::raise(py, &error))
     }
 }

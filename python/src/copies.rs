@@ -75,9 +75,7 @@ fn start(py: Python<'_>, src: &Tensor, dst: &Tensor, verify: bool) -> PyResult<T
     let region = |of: &Tensor| of.region().map_err(|error| errors::raise(py, &error));
     let mut request = Request::new(region(src)?, region(dst)?);
     if src.dtype() != dst.dtype() {
-        let elements = src.dtype().element().zip(dst.dtype().element());
-        let conversion = elements.and_then(|(from, to)| Conversion::new(from, to).ok());
-        let conversion = conversion.ok_or_else(|| {
+        let conversion = conversion(src, dst).ok_or_else(|| {
             let (from, to) = (dtype::name(src.dtype()), dtype::name(dst.dtype()));
             PyValueError::new_err(format!(
                 "dtype: {from} is not converted to {to}: {CONVERTED}"
@@ -90,6 +88,11 @@ fn start(py: Python<'_>, src: &Tensor, dst: &Tensor, verify: bool) -> PyResult<T
     }
     let manager = manager(py)?;
     Ok(py.detach(|| manager.submit(&request)))
+}
+
+/// How elements of one tensor become those of another, if they are converted.
+fn conversion(src: &Tensor, dst: &Tensor) -> Option<Conversion> {
+    Conversion::new(src.dtype().element()?, dst.dtype().element()?).ok()
 }
 
 fn finish(py: Python<'_>, transfer: Transfer, terms: &Terms<'_, '_>) -> PyResult<()> {
@@ -116,8 +119,7 @@ fn must_fit(src: &Tensor, dst: &Tensor, converts: bool) -> PyResult<()> {
     }
     if src.dtype() != dst.dtype() && !converts {
         let (from, to) = (dtype::name(src.dtype()), dtype::name(dst.dtype()));
-        let elements = src.dtype().element().zip(dst.dtype().element());
-        let remedy = match elements.and_then(|(from, to)| Conversion::new(from, to).ok()) {
+        let remedy = match conversion(src, dst) {
             Some(_) => format!("pass dtype=\"{to}\" to convert them"),
             None => CONVERTED.into(),
         };
@@ -143,7 +145,8 @@ fn must_fit(src: &Tensor, dst: &Tensor, converts: bool) -> PyResult<()> {
 /// verify : bool
 ///     Read both ends once more and compare them.
 /// progress : callable or bool, optional
-///     True draws a bar by tqdm. A callable is called as `progress(done_bytes, all_bytes)` on this thread about every 0.1 s, and at the end. What it raises ends the copy.
+///     True draws a bar by tqdm. A callable is called as `progress(done_bytes, all_bytes)` on this thread about every 0.1 s, and
+///     at the end. What it raises ends the copy.
 /// stream : int, or a stream of torch or CuPy, optional
 ///     The CUDA stream on which other libraries' arrays are ready, by default the legacy one. The copy waits for it.
 ///
@@ -185,7 +188,7 @@ pub(crate) fn copy<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = src.py();
     let manager = manager(py)?;
-    let is_plain = dtype.is_none() && !verify && progress.is_none();
+    let is_plain = dtype.is_none() && !verify && progress.is_none() && stream.is_none();
     if is_plain && buffers::copy(manager, src, dst)? {
         return Ok(dst.clone());
     }
@@ -365,7 +368,7 @@ pub(crate) fn asarray(array: &Bound<'_, PyAny>) -> PyResult<PyTensor> {
 ///
 /// Returns
 /// -------
-/// The Tensor. On the host it is aligned to at least 64 bytes.
+/// The Tensor. On the host it is aligned to at least 256 bytes.
 ///
 /// Raises
 /// ------

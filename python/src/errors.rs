@@ -136,23 +136,18 @@ fn alloc_fields(error: &AllocError, fields: &Bound<'_, PyDict>) -> PyResult<()> 
     }
 }
 
-impl Raised for TransferError {
-    fn class(&self) -> (&'static str, ErrorClass) {
-        ("TransferError", TransferError::class(self))
-    }
+/// Errors whose exceptions have their names, and no fields beside what all have.
+macro_rules! raised {
+    ($($error:ident),*) => {$(
+        impl Raised for $error {
+            fn class(&self) -> (&'static str, ErrorClass) {
+                (stringify!($error), $error::class(self))
+            }
+        }
+    )*};
 }
 
-impl Raised for OpenError {
-    fn class(&self) -> (&'static str, ErrorClass) {
-        ("OpenError", OpenError::class(self))
-    }
-}
-
-impl Raised for TensorError {
-    fn class(&self) -> (&'static str, ErrorClass) {
-        ("TensorError", TensorError::class(self))
-    }
-}
+raised!(ModelError, OpenError, SaveError, TensorError, TransferError);
 
 impl Raised for DLPackError {
     fn class(&self) -> (&'static str, ErrorClass) {
@@ -173,18 +168,6 @@ impl Raised for DLPackError {
             DLPackError::Memory { memory } => fields.set_item("memory", memory.to_string()),
             _ => Ok(()),
         }
-    }
-}
-
-impl Raised for ModelError {
-    fn class(&self) -> (&'static str, ErrorClass) {
-        ("ModelError", ModelError::class(self))
-    }
-}
-
-impl Raised for SaveError {
-    fn class(&self) -> (&'static str, ErrorClass) {
-        ("SaveError", SaveError::class(self))
     }
 }
 

@@ -31,6 +31,7 @@ fn loader(py: Python<'_>) -> PyResult<&'static Loader> {
 }
 
 /// What is asked of a load.
+#[derive(Clone)]
 struct Wanted {
     places: Vec<Place>,
     split: Vec<(String, usize)>,
@@ -265,21 +266,19 @@ impl Stream {
 /// Parameters
 /// ----------
 /// path : str or path-like, or an iterable of these
-///     A file of safetensors or GGUF, a list of shards (`*.index.json`), or a folder with one model.
+///     As in `load`.
 /// device : str, Device or a sequence of these, optional
-///     The places. Unless given, `"cpu:0"`. Several places get whole tensors in shares like their free memory, unless `split` or
-///     `broadcast` says otherwise.
+///     As in `load`.
 /// split : dict of str to int, optional
-///     For patterns of names the dimension along which tensors are cut, a part for each place: `{"*.q_proj.weight": 0}`. Other
-///     tensors go to all places.
+///     As in `load`.
 /// broadcast : bool
-///     Each tensor goes to each place.
+///     As in `load`.
 /// dtype : str or dtype, optional
-///     The type that floating-point tensors are converted to; others stay as they are.
+///     As in `load`.
 /// only : str or sequence of str, optional
-///     Patterns of the names to load, with `*` and `?`.
+///     As in `load`.
 /// verify : bool
-///     Read the bytes once more at both ends and compare them.
+///     As in `load`.
 ///
 /// Returns
 /// -------
@@ -287,15 +286,7 @@ impl Stream {
 ///
 /// Raises
 /// ------
-/// ModelError
-///     When a file is not there, or is no model.
-/// LoadError
-///     When no tensor fits a pattern, a tensor is not split or converted so, there is too little memory, or bytes did not arrive.
-///     Fields: `tensor`, `memory`, `needs`, `has`, `path`, `tensors`, where they apply.
-/// ParseError, PlaceError, ValueError, TypeError
-///     When an argument is wrong; the text names it.
-/// KeyboardInterrupt
-///     On Ctrl-C, and what else signal handlers raise: the load is cancelled.
+/// As `load`. What is wrong with the arguments and the first file is raised here, other errors by the iterator.
 #[pyfunction]
 #[pyo3(signature = (path, *, device = None, split = None, broadcast = false, dtype = None, only = None, verify = false))]
 #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
@@ -344,8 +335,8 @@ pub(crate) fn stream(
 /// verify : bool
 ///     Read the bytes once more at both ends and compare them.
 /// progress : callable or bool, optional
-///     True draws a bar by tqdm. A callable is called as `progress(done_bytes, all_bytes)` for each file, on this thread about every 0.1 s, and at its end. What it raises
-///     ends the load.
+///     True draws a bar by tqdm. A callable is called as `progress(done_bytes, all_bytes)` for each file, on this thread about
+///     every 0.1 s, and at its end. What it raises ends the load.
 ///
 /// Returns
 /// -------
@@ -404,12 +395,7 @@ pub(crate) fn load<'py>(
     for path in paths(path)? {
         let mut running = Running {
             now: Some(wanted.start(py, &path)?),
-            wanted: Wanted {
-                places: Vec::new(),
-                split: Vec::new(),
-                only: None,
-                ..wanted
-            },
+            wanted: wanted.clone(),
             left: Vec::new(),
         };
         let mut own: Vec<Loaded> = Vec::new();
@@ -456,7 +442,8 @@ pub(crate) fn load<'py>(
     Ok(tensors)
 }
 
-/// Frees the staging memory that is kept for the next load. Does not wait for loads under way, which keep theirs.
+/// Frees the memory of loaded tensors that are gone, which is kept for the next load. Does not wait for loads under way, which
+/// keep theirs.
 #[pyfunction]
 pub(crate) fn trim(py: Python<'_>) -> PyResult<()> {
     let loader = loader(py)?;

@@ -147,3 +147,8 @@ def test_a_type_that_is_not_converted_says_which_ones_are():
 def test_an_address_is_no_path():
     with pytest.raises(ValueError, match="^path: models are read from files; fetch https://"):
         transload.load("https://example.org/model.safetensors")
+
+
+def test_a_stream_is_looked_at_where_no_device_takes_part():
+    with pytest.raises(ValueError, match="^stream: 0 is no CUDA stream"):
+        transload.copy(np.zeros(3), np.zeros(3), stream=0)
