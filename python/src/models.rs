@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 use transload_tensors::transload::{DeviceId, Place};
-use transload_tensors::{DType, Loaded, Loader, Loading, Model};
+use transload_tensors::{DType, Loaded, Loader, Loading, Model, Tensor};
 
 use crate::tensor::PyTensor;
 use crate::{copies, dtype, errors, manager, wait};
@@ -235,7 +235,7 @@ impl Stream {
         let Some(loaded) = next else {
             return Ok(None);
         };
-        let tensor = loaded.tensor.clone();
+        let tensor = Tensor::clone(&loaded);
         let tensor = Bound::new(py, PyTensor { tensor })?;
         Ok(Some((loaded.name().to_owned(), tensor)))
     }
@@ -408,19 +408,19 @@ pub(crate) fn load<'py>(
             own.push(loaded);
         }
         if let Some(progress) = progress {
-            let all = own.iter().map(|of| of.tensor.len_bytes()).sum();
+            let all = own.iter().map(|of| of.len_bytes()).sum();
             tell(progress, (all, all))?;
         }
         for loaded in own {
             let name = loaded.name();
             let at = memories
                 .iter()
-                .position(|of| *of == Some(loaded.tensor.buffer().memory()));
+                .position(|of| *of == Some(loaded.buffer().memory()));
             let known = tensors.get_item(name)?;
             let tensor = Bound::new(
                 py,
                 PyTensor {
-                    tensor: loaded.tensor.clone(),
+                    tensor: Tensor::clone(&loaded),
                 },
             )?;
             match (is_several, known) {

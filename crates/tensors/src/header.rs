@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Read};
 
+use hashbrown::HashSet;
+
 use crate::DType;
 
 /// A format of model files.
@@ -208,7 +210,17 @@ impl Header {
     ///
     /// # Errors
     /// When the file is no model, or its header is not right.
-    pub fn read(mut reader: impl Read, len_bytes: u64) -> Result<Header, HeaderError> {
+    pub fn read(reader: impl Read, len_bytes: u64) -> Result<Header, HeaderError> {
+        let header = Header::read_names_later(reader, len_bytes)?;
+        unique(header.tensors.iter().map(|of| &of.name))?;
+        Ok(header)
+    }
+
+    /// As [`Header::read`], but does not look for names that are there twice.
+    pub(crate) fn read_names_later(
+        mut reader: impl Read,
+        len_bytes: u64,
+    ) -> Result<Header, HeaderError> {
         let mut first = [0; 8];
         let many = len_bytes.min(8) as usize;
         let read = reader.read_exact(&mut first[..many]);
@@ -233,6 +245,18 @@ impl Header {
                     (header, _) => header,
                 }
             }
+        }
+    }
+}
+
+/// Checks that no name is there twice.
+fn unique<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<(), HeaderError> {
+    let mut named = HashSet::with_capacity(names.size_hint().0);
+    match names.find(|name| !named.insert(name.as_str())) {
+        None => Ok(()),
+        Some(name) => {
+            check_name(name)?;
+            Err(HeaderError::Duplicate { name: name.clone() })
         }
     }
 }

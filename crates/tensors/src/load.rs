@@ -20,6 +20,7 @@ use part::Ranges;
 
 pub use error::LoadError;
 pub use loading::{Loaded, Loading};
+pub(crate) use part::Part;
 pub use plan::{LoadPlan, Reading};
 
 /// Loads models, and keeps the memory of earlier ones for the next: the first use of new memory takes longer than the bytes
@@ -107,7 +108,7 @@ impl Loader {
                 end,
                 len_bytes: file.len(),
             })?;
-            Ok(Loaded::new(model, number, None, buffer))
+            Ok(Loaded::new(model.shared_tensors(), number, None, buffer))
         });
         tensors.collect()
     }

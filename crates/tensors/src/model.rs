@@ -330,7 +330,7 @@ impl Model {
         let mut tensors = Vec::new();
         let mut metadata = BTreeMap::new();
         for path in paths {
-            let (source, header) = from.open(path)?;
+            let (source, mut header) = from.open(path)?;
             let number = files.len();
             files.push(ModelFile {
                 source,
@@ -339,8 +339,13 @@ impl Model {
             for (key, value) in header.metadata {
                 metadata.entry(key).or_insert(value);
             }
-            let of_it = header.tensors.into_iter();
-            tensors.extend(of_it.map(|of| TensorInfo { file: number, ..of }));
+            for tensor in &mut header.tensors {
+                tensor.file = number;
+            }
+            match tensors.is_empty() {
+                true => tensors = header.tensors,
+                false => tensors.append(&mut header.tensors),
+            }
         }
         Ok(Model {
             files,
@@ -361,10 +366,18 @@ impl Model {
             match by_name.entry(hash(&at), same, hash) {
                 Entry::Vacant(place) => place.insert(at),
                 Entry::Occupied(other) => {
-                    return Err(ModelError::Duplicate {
-                        name: tensor.name.clone(),
-                        first: self.path(tensors[*other.get()].file).to_owned(),
-                        second: self.path(tensor.file).to_owned(),
+                    let (name, path) = (tensor.name.clone(), self.path(tensor.file).to_owned());
+                    let first = tensors[*other.get()].file;
+                    return Err(match first == tensor.file {
+                        true => ModelError::Header {
+                            path,
+                            source: HeaderError::Duplicate { name },
+                        },
+                        false => ModelError::Duplicate {
+                            name,
+                            first: self.path(first).to_owned(),
+                            second: path,
+                        },
                     });
                 }
             };
@@ -426,5 +439,5 @@ fn read(file: &HostFile) -> Result<Header, ModelError> {
     bytes
         .rewind()
         .map_err(|error| failed(HeaderError::Read(error)))?;
-    Header::read(BufReader::new(bytes), file.span().len).map_err(failed)
+    Header::read_names_later(BufReader::new(bytes), file.span().len).map_err(failed)
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use transload::{Buffer, Region};
 
 use crate::bytes::Bytes;
+use crate::load::Part;
 use crate::{DType, TensorInfo};
 
 pub use error::TensorError;
@@ -44,8 +45,12 @@ pub struct Tensor {
 #[derive(Clone)]
 pub(crate) enum Sizes {
     Own(Vec<u64>),
-    /// Those of a tensor of a model, by its number: a load of many tensors allocates none.
-    Model(Arc<Vec<TensorInfo>>, usize),
+    /// Those of a tensor of a model, by its number, or of a part of it: a load of many tensors allocates none.
+    Model {
+        infos: Arc<Vec<TensorInfo>>,
+        number: usize,
+        part: Option<Arc<Part>>,
+    },
 }
 
 impl Deref for Sizes {
@@ -54,7 +59,10 @@ impl Deref for Sizes {
     fn deref(&self) -> &[u64] {
         match self {
             Sizes::Own(sizes) => sizes,
-            Sizes::Model(infos, number) => &infos[*number].shape,
+            Sizes::Model {
+                part: Some(part), ..
+            } => &part.shape,
+            Sizes::Model { infos, number, .. } => &infos[*number].shape,
         }
     }
 }
@@ -134,6 +142,11 @@ impl Tensor {
     /// Returns the type of its elements.
     pub fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// Returns the sizes of its dimensions, and where they are.
+    pub(crate) fn sizes(&self) -> &Sizes {
+        &self.shape
     }
 
     /// Returns the sizes of its dimensions in elements, the outermost first.

@@ -2,7 +2,7 @@
 //!
 //! Source: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io::Read;
 
 use super::{
@@ -45,12 +45,6 @@ pub(super) fn read(
     let mut described = Vec::new();
     for _ in 0..tensors {
         described.push(source.tensor(alignment)?);
-    }
-    let mut named = HashSet::new();
-    if let Some(twice) = described.iter().find(|of| !named.insert(of.name.as_str())) {
-        return Err(HeaderError::Duplicate {
-            name: twice.name.clone(),
-        });
     }
     let data_begin = source.at.next_multiple_of(alignment);
     Ok(Header {

@@ -4,13 +4,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io::Read;
 
-use hashbrown::HashSet;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
 use super::{
     Format, Header, HeaderError, MOST_HEADER_BYTES, TensorInfo, Value, check_dimensions,
-    check_name, len_of,
+    check_name, len_of, unique,
 };
 use crate::DType;
 use crate::pairs::Pairs;
@@ -44,12 +43,12 @@ pub(super) fn read(
             reason: "it does not begin as GGUF, and the header of safetensors begins with {".into(),
         });
     }
+    // Looked at once as a whole, which is quicker than string by string.
+    let malformed = |reason: String| HeaderError::Malformed { reason };
+    let json = std::str::from_utf8(&json).map_err(|error| malformed(error.to_string()))?;
     let entries: Entries =
-        serde_json::from_slice(&json).map_err(|error| HeaderError::Malformed {
-            reason: error.to_string(),
-        })?;
-    twice(entries.tensors.iter().map(|(name, _)| name))?;
-    twice(entries.metadata.iter().map(|(key, _)| key))?;
+        serde_json::from_str(json).map_err(|error| malformed(error.to_string()))?;
+    unique(entries.metadata.iter().map(|(key, _)| key))?;
     let strings = entries.metadata.into_iter();
     Ok(Header {
         format: Format::Safetensors,
@@ -58,18 +57,6 @@ pub(super) fn read(
             .map(|(key, text)| (key, Value::String(text)))
             .collect(),
     })
-}
-
-/// Checks that no name is there twice.
-fn twice<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<(), HeaderError> {
-    let mut named = HashSet::with_capacity(names.size_hint().0);
-    match names.find(|name| !named.insert(name.as_str())) {
-        None => Ok(()),
-        Some(name) => {
-            check_name(name)?;
-            Err(HeaderError::Duplicate { name: name.clone() })
-        }
-    }
 }
 
 /// Checks that the tensors fill the data.

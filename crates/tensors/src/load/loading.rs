@@ -22,48 +22,45 @@ use super::run::{MOST_RUN_BYTES, Run};
 use super::{Load, LoadError};
 use crate::save::is_consequence;
 use crate::tensor::Sizes;
-use crate::{Model, Tensor, TensorInfo};
+use crate::{Tensor, TensorInfo};
 
-/// A tensor of a model, or a part of one, in memory. It derefs to its [`Tensor`].
+/// A tensor of a model, or a part of one, in memory. It derefs to its [`Tensor`], and becomes it.
 ///
 /// It is dense. The memory around its buffer holds other tensors of the load, and stays allocated as long as one of them lives.
 #[derive(Clone)]
-#[non_exhaustive]
-pub struct Loaded {
-    infos: Arc<Vec<TensorInfo>>,
-    number: usize,
-    part: Option<Arc<Part>>,
-    /// The tensor itself.
-    pub tensor: Tensor,
-}
+pub struct Loaded(Tensor);
 
 impl Loaded {
     /// A tensor, or a part of one, of which a buffer holds all bytes.
     pub(super) fn new(
-        model: &Model,
+        infos: &Arc<Vec<TensorInfo>>,
         number: usize,
         part: Option<Arc<Part>>,
         buffer: Buffer,
     ) -> Loaded {
-        let infos = Arc::clone(model.shared_tensors());
-        let (dtype, shape) = match &part {
-            Some(part) => (part.dtype, Sizes::Own(part.shape.clone())),
-            None => (
-                infos[number].dtype,
-                Sizes::Model(Arc::clone(&infos), number),
-            ),
-        };
-        Loaded {
-            infos,
+        let dtype = part.as_ref().map_or(infos[number].dtype, |part| part.dtype);
+        let shape = Sizes::Model {
+            infos: Arc::clone(infos),
             number,
-            tensor: Tensor::dense(buffer, dtype, shape),
             part,
+        };
+        Loaded(Tensor::dense(buffer, dtype, shape))
+    }
+
+    fn of(&self) -> (&TensorInfo, Option<&Part>) {
+        match self.sizes() {
+            Sizes::Model {
+                infos,
+                number,
+                part,
+            } => (&infos[*number], part.as_deref()),
+            Sizes::Own(_) => unreachable!("what was loaded has the sizes of its model"),
         }
     }
 
     /// Returns what its file says of the whole tensor.
     pub fn info(&self) -> &TensorInfo {
-        &self.infos[self.number]
+        self.of().0
     }
 
     /// Returns its name.
@@ -73,9 +70,9 @@ impl Loaded {
 
     /// Returns which elements of the whole tensor these are along each dimension. `None`: all.
     pub fn ranges(&self) -> Option<&[Range<u64>]> {
-        let part = self.part.as_ref()?;
-        let is_slice = part.shape != self.info().shape;
-        is_slice.then_some(&part.ranges)
+        let (info, part) = self.of();
+        let part = part.filter(|part| part.shape != info.shape)?;
+        Some(&part.ranges)
     }
 }
 
@@ -83,7 +80,13 @@ impl Deref for Loaded {
     type Target = Tensor;
 
     fn deref(&self) -> &Tensor {
-        &self.tensor
+        &self.0
+    }
+}
+
+impl From<Loaded> for Tensor {
+    fn from(loaded: Loaded) -> Tensor {
+        loaded.0
     }
 }
 
@@ -92,7 +95,7 @@ impl fmt::Debug for Loaded {
         f.debug_struct("Loaded")
             .field("name", &self.name())
             .field("ranges", &self.ranges())
-            .field("tensor", &self.tensor)
+            .field("tensor", &self.0)
             .finish()
     }
 }
@@ -104,14 +107,51 @@ impl fmt::Debug for Loaded {
 /// After an error the rest of the load is cancelled, and there are no more tensors. A load that is dropped is cancelled.
 #[derive(Debug)]
 pub struct Loading {
+    all: All,
     /// The runs that have not arrived, by the order of their transfers.
     runs: VecDeque<Pending>,
-    arrived: VecDeque<Loaded>,
+    /// The run that has arrived, and how many of its tensors were taken.
+    arrived: Option<(Arrived, usize)>,
     manager: TransferManager,
     canceller: Canceller,
     /// The bytes of the runs that have arrived.
     done_bytes: u64,
     all_bytes: u64,
+}
+
+/// All that arrives.
+#[derive(Debug)]
+struct All {
+    infos: Arc<Vec<TensorInfo>>,
+    items: Vec<Item>,
+    runs: Vec<Run>,
+}
+
+impl All {
+    /// The tensors of a run. They are made when they are taken: they are more bytes than many of them have.
+    fn of(&self, run: &Arrived) -> &[(usize, u64)] {
+        &self.runs[run.run].items
+    }
+
+    fn tensor(&self, run: &Arrived, at: usize) -> Option<Loaded> {
+        let (item, begin) = *self.of(run).get(at)?;
+        let item = &self.items[item];
+        let Ok(buffer) = run.target.slice(begin..begin + item.len_bytes) else {
+            unreachable!("the run holds its tensors");
+        };
+        let part = item.part.clone();
+        Some(Loaded::new(&self.infos, item.number, part, buffer))
+    }
+
+    fn names(&self, run: &Arrived) -> Vec<String> {
+        let numbers = self
+            .of(run)
+            .iter()
+            .map(|(item, _)| self.items[*item].number);
+        numbers
+            .map(|number| self.infos[number].name.clone())
+            .collect()
+    }
 }
 
 #[derive(Debug)]
@@ -126,13 +166,16 @@ impl Pending {
     }
 }
 
-/// What is known of a run when it has arrived.
+/// A run in one memory.
 #[derive(Debug)]
 struct Arrived {
-    tensors: Vec<Loaded>,
+    /// Its number.
+    run: usize,
+    target: Buffer,
     /// What to read once more and compare with the target.
-    again: Option<(Again, Buffer)>,
+    again: Option<Again>,
     path: PathBuf,
+    /// The bytes of its tensors.
     len_bytes: u64,
 }
 
@@ -145,8 +188,9 @@ const LOOKED_AT: usize = 64;
 impl Loading {
     pub(super) fn new(
         load: Load<'_>,
-        items: &[Item],
-        parts: Vec<(&Run, Buffer, Option<Again>)>,
+        items: Vec<Item>,
+        runs: Vec<Run>,
+        parts: Vec<(usize, Buffer, Option<Again>)>,
         batch: Batch,
     ) -> Loading {
         let model = load.model;
@@ -156,32 +200,29 @@ impl Loading {
             .into_iter()
             .zip(transfers)
             .map(|((run, target, again), transfer)| {
-                let tensors = run.items.iter().map(|(item, at)| {
-                    let Item {
-                        number,
-                        part,
-                        len_bytes,
-                        ..
-                    } = &items[*item];
-                    let Ok(buffer) = target.slice(*at..*at + len_bytes) else {
-                        unreachable!("the run holds its tensors");
-                    };
-                    Loaded::new(model, *number, part.clone(), buffer)
-                });
-                let tensors: Vec<Loaded> = tensors.collect();
+                let lens = runs[run]
+                    .items
+                    .iter()
+                    .map(|(item, _)| items[*item].len_bytes);
                 let run = Arrived {
-                    len_bytes: tensors.iter().map(|of| of.len_bytes()).sum(),
-                    tensors,
-                    again: again.map(|again| (again, target)),
-                    path: model.files()[run.file].path().to_owned(),
+                    run,
+                    target,
+                    again,
+                    path: model.files()[runs[run].file].path().to_owned(),
+                    len_bytes: lens.sum(),
                 };
                 Pending { run, transfer }
             });
-        let runs: VecDeque<Pending> = pending.collect();
+        let pending: VecDeque<Pending> = pending.collect();
         Loading {
-            all_bytes: runs.iter().map(|of| of.run.len_bytes).sum(),
-            runs,
-            arrived: VecDeque::new(),
+            all_bytes: pending.iter().map(|of| of.run.len_bytes).sum(),
+            all: All {
+                infos: Arc::clone(model.shared_tensors()),
+                items,
+                runs,
+            },
+            runs: pending,
+            arrived: None,
             manager: load.loader.manager.clone(),
             canceller,
             done_bytes: 0,
@@ -239,41 +280,31 @@ impl Loading {
         run: Arrived,
         result: Result<Report, TransferError>,
     ) -> Result<(), LoadError> {
-        let Arrived {
-            tensors,
-            again,
-            path,
-            len_bytes,
-        } = run;
-        let names = |tensors: &[Loaded]| {
-            let names = tensors.iter().map(|of| of.name().to_owned());
-            names.collect()
-        };
-        let found = match (result, again) {
+        let found = match (result, run.again.clone()) {
             (Err(source), _) => Err(source),
             (Ok(_), None) => Ok(Ok(true)),
-            (Ok(_), Some((again, target))) => Ok(self.is_same(again, &target)),
+            (Ok(_), Some(again)) => Ok(self.is_same(again, &run.target)),
         };
         if let Ok(Ok(true)) = found {
-            self.done_bytes += len_bytes;
-            self.arrived = tensors.into();
+            self.done_bytes += run.len_bytes;
+            self.arrived = Some((run, 0));
             return Ok(());
         }
+        let tensors = self.all.names(&run);
+        let path = run.path;
         self.canceller.cancel();
         let rest = self.runs.drain(..).filter_map(|run| {
             let (run, transfer) = run.parts();
-            Some((run.path, run.tensors, transfer.wait().err()?))
+            let tensors = self.all.names(&run);
+            Some((run.path, tensors, transfer.wait().err()?))
         });
         let rest: Vec<_> = rest.collect();
         let all = match found {
-            Ok(Ok(_)) => {
-                let tensors = names(&tensors);
-                return Err(LoadError::Differs { path, tensors });
-            }
+            Ok(Ok(_)) => return Err(LoadError::Differs { path, tensors }),
             Ok(Err(transload::Error::Transfer(source))) => {
                 return Err(LoadError::Transfer {
                     path,
-                    tensors: names(&tensors),
+                    tensors,
                     source: Box::new(source),
                 });
             }
@@ -285,10 +316,18 @@ impl Loading {
         first.map_or(Ok(()), |(path, tensors, source)| {
             Err(LoadError::Transfer {
                 path,
-                tensors: names(&tensors),
+                tensors,
                 source: Box::new(source),
             })
         })
+    }
+
+    /// Takes the next tensor that has arrived.
+    fn taken(&mut self) -> Option<Loaded> {
+        let (run, taken) = self.arrived.as_mut()?;
+        let tensor = self.all.tensor(run, *taken);
+        *taken += 1;
+        tensor
     }
 
     /// As [`next`](Iterator::next), and blocks for that long at most, but for a second reading ([`Load::verify`]) and, after an
@@ -296,7 +335,7 @@ impl Loading {
     /// that is under way, and one that ends out of turn comes with the next call.
     pub fn next_timeout(&mut self, limit: Duration) -> Option<Option<Result<Loaded, LoadError>>> {
         loop {
-            if let Some(tensor) = self.arrived.pop_front() {
+            if let Some(tensor) = self.taken() {
                 return Some(Some(Ok(tensor)));
             }
             let next = self.first_over();
@@ -330,14 +369,18 @@ impl Iterator for Loading {
 
     /// Returns at most the number of tensors that have not been taken: an error may come in place of the rest.
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let waiting = self.runs.iter().map(|of| of.run.tensors.len());
-        let most = self.arrived.len() + waiting.sum::<usize>();
+        let waiting = self.runs.iter().map(|of| self.all.of(&of.run).len());
+        let arrived = self.arrived.as_ref();
+        let left = arrived.map_or(0, |(run, taken)| {
+            self.all.of(run).len().saturating_sub(*taken)
+        });
+        let most = left + waiting.sum::<usize>();
         (usize::from(most > 0), Some(most))
     }
 
     fn next(&mut self) -> Option<Result<Loaded, LoadError>> {
         loop {
-            if let Some(tensor) = self.arrived.pop_front() {
+            if let Some(tensor) = self.taken() {
                 return Some(Ok(tensor));
             }
             let next = self.first_over();
@@ -357,7 +400,7 @@ impl Stream for Loading {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Loaded, LoadError>>> {
         loop {
-            if let Some(tensor) = self.arrived.pop_front() {
+            if let Some(tensor) = self.taken() {
                 return Poll::Ready(Some(Ok(tensor)));
             }
             if self.runs.is_empty() {

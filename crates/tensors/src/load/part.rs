@@ -9,14 +9,14 @@ use crate::bytes::Bytes;
 use crate::{DType, TensorInfo};
 
 /// The elements along each dimension.
-pub(super) type Ranges = Vec<Range<u64>>;
+pub(crate) type Ranges = Vec<Range<u64>>;
 
 /// What arrives of a tensor, where it is not the tensor as its file has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Part {
+pub(crate) struct Part {
     pub(super) dtype: DType,
     pub(super) ranges: Ranges,
-    pub(super) shape: Vec<u64>,
+    pub(crate) shape: Vec<u64>,
 }
 
 impl Part {

@@ -89,15 +89,16 @@ impl<'a> LoadPlan<'a> {
             if let Some(dimension) = choice.split {
                 let parts = split_along(tensor, choice.ranges.clone(), dimension, common.len())?;
                 for (ranges, memory) in parts.into_iter().zip(&common) {
-                    plan.add(choice, Some(ranges), vec![*memory], &infos)?;
+                    plan.add(choice, Some(ranges), &[*memory], &infos)?;
                 }
                 continue;
             }
-            let memories = match choice.place {
-                Some(place) => vec![plan.number(place)?],
+            let own = match choice.place {
+                Some(place) => Some([plan.number(place)?]),
                 None if common.is_empty() => return Err(LoadError::NoPlace),
-                None => common.clone(),
+                None => None,
             };
+            let memories = own.as_ref().map_or(&common[..], |own| own);
             plan.add(choice, choice.ranges.clone(), memories, &infos)?;
         }
         plan.load.chosen = chosen;
@@ -111,7 +112,7 @@ impl<'a> LoadPlan<'a> {
         &mut self,
         choice: &Choice,
         ranges: Option<Ranges>,
-        memories: Vec<usize>,
+        memories: &[usize],
         infos: &[MemoryInfo],
     ) -> Result<(), LoadError> {
         let tensor = &self.load.model.tensors()[choice.number];
@@ -165,7 +166,7 @@ impl<'a> LoadPlan<'a> {
                 bytes,
                 conversion,
                 len_bytes,
-                memories,
+                memories: memories.to_vec(),
                 items: vec![(item, 0)],
             });
         }
@@ -324,7 +325,7 @@ impl<'a> LoadPlan<'a> {
         let arenas = arenas.collect::<Result<Vec<_>, _>>()?;
         let mut parts = Vec::with_capacity(self.transfers());
         let mut requests = Vec::with_capacity(self.transfers());
-        for (run, places) in self.runs.iter().zip(&self.places) {
+        for (number, (run, places)) in self.runs.iter().zip(&self.places).enumerate() {
             let mut source = self.source(run, files[run.file].as_ref())?;
             let mut conversion = run.conversion;
             // A checksum is one of the same bytes at both ends, end to end or in rows.
@@ -348,12 +349,12 @@ impl<'a> LoadPlan<'a> {
                 requests.push(request);
                 // Other devices take the bytes from the one before, once they are there: files are read once.
                 source = (&target).into();
-                parts.push((run, target, again.clone()));
+                parts.push((number, target, again.clone()));
             }
         }
         let batch = loader.manager.copy_batch(&requests, OnFailure::Stop);
         let batch = batch.map_err(transload::Error::from)?;
-        Ok(Loading::new(self.load, &self.items, parts, batch))
+        Ok(Loading::new(self.load, self.items, self.runs, parts, batch))
     }
 
     /// Returns the bytes of a run in its file.

@@ -80,7 +80,7 @@ impl Files for InStore<'_> {
         let reader = self.reader(path);
         let mut reader = reader.map_err(|error| failed(HeaderError::Read(error)))?;
         let len = reader.object.len_bytes();
-        let header = Header::read(&mut reader, len).map_err(failed)?;
+        let header = Header::read_names_later(&mut reader, len).map_err(failed)?;
         Ok((Source::Remote(reader.object), header))
     }
 }
