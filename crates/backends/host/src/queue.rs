@@ -117,27 +117,23 @@ impl Queue {
                 // SAFETY: the caller's contract; the predecessors have settled.
                 return Ok(unsafe { self.run_inline(std::iter::once(task)) });
             }
-            return self.enqueue(std::iter::once(task), 1, watch, &[]);
+            return self.enqueue(std::iter::once(Ok(task)), |_| 1, watch, &[]);
         }
         let task = |(index, op)| Task::new(op, index, &self.tuning, in_flight);
-        let (mut inline, mut len_bytes, mut are_copies) = (here, 0u64, true);
-        for item in ops.iter().enumerate() {
-            let task = task(item)?;
-            inline &= task.inline;
-            are_copies &= task.is_copy() && !task.has_file();
-            len_bytes = len_bytes.saturating_add(task.len_bytes);
-        }
-        // Checked above; made again rather than kept, so that nothing is allocated for them.
-        let tasks = ops.iter().enumerate().filter_map(|item| task(item).ok());
-        if ready && inline && len_bytes < self.tuning.inline_below_bytes as u64 {
+        let tasks = ops.iter().enumerate().map(task);
+        let mut left_bytes = self.tuning.inline_below_bytes as u64;
+        let mut is_small = |task: Task| {
+            let left = left_bytes.checked_sub(task.len_bytes);
+            left_bytes = left.unwrap_or(0);
+            task.inline && left_bytes > 0
+        };
+        if ready && here && tasks.clone().all(|task| task.is_ok_and(&mut is_small)) {
+            // Made again rather than kept, so that nothing is allocated for them.
+            let tasks = tasks.filter_map(Result::ok);
             // SAFETY: the caller's contract; the predecessors have settled.
             return Ok(unsafe { self.run_inline(tasks) });
         }
-        // Together they are worth the threads of one copy of as many bytes.
-        let threads = match are_copies {
-            true => self.tuning.choose(len_bytes as usize, in_flight).threads,
-            false => 1,
-        };
+        let threads = |len_bytes| self.tuning.choose(len_bytes as usize, in_flight).threads;
         self.enqueue(tasks, threads, None, after)
     }
 
@@ -223,16 +219,21 @@ impl Queue {
 
     fn enqueue(
         &self,
-        tasks: impl Iterator<Item = Task>,
-        threads: u32,
+        tasks: impl Iterator<Item = Result<Task, SubmitError>>,
+        threads: impl FnOnce(u64) -> u32,
         watch: Option<Watch>,
         after: &[Fence],
     ) -> Result<Fence, SubmitError> {
         let work = self.pool.work();
         let limit = CAPACITY - 1;
         let (index, number) = work.slots.open().ok_or(SubmitError::Full { limit })?;
-        if let Some(slot) = work.slots.get(index) {
-            slot.fill(tasks, threads, watch);
+        if let Some(slot) = work.slots.get(index)
+            && let Err(refused) = slot.fill(tasks, threads, watch)
+        {
+            slot.empty();
+            work.slots.settle(index);
+            work.slots.close(index);
+            return Err(refused);
         }
         for fence in after {
             work.slots.wait_for(index, fence.number());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
-use transload_hal::{Fault, Span};
+use transload_hal::{Fault, Span, SubmitError};
 
 use super::place;
 use super::task::Task;
@@ -72,6 +72,8 @@ pub(super) struct Tasks {
     len_bytes: u64,
     /// A task reads or writes a file: pieces are taken in order, because the system reads ahead of an in-order reader.
     has_file: bool,
+    /// A task does not copy from memory to memory.
+    has_other: bool,
     watch: Option<Watch>,
 }
 
@@ -209,20 +211,25 @@ impl Slot {
         self.fence.load(Ordering::Relaxed)
     }
 
-    /// Notes what the submission does, before it starts. More than `threads` threads work on it if one of its tasks wants
-    /// more.
+    /// Notes what the submission does, before it starts. Copies in memory are together worth the threads of one copy of as
+    /// many bytes, which `threads` tells.
     pub(super) fn fill(
         &self,
-        tasks: impl Iterator<Item = Task>,
-        threads: u32,
+        tasks: impl Iterator<Item = Result<Task, SubmitError>>,
+        threads: impl FnOnce(u64) -> u32,
         watch: Option<Watch>,
-    ) {
+    ) -> Result<(), SubmitError> {
         self.moved_bytes.store(0, Ordering::Relaxed);
         let mut all = self.tasks.write().unwrap_or_else(PoisonError::into_inner);
-        (all.threads, all.watch) = (threads, watch);
+        all.watch = watch;
+        all.list.reserve(tasks.size_hint().0);
         for task in tasks {
-            all.push(task);
+            all.push(task?);
         }
+        if !all.has_other {
+            all.threads = all.threads.max(threads(all.len_bytes));
+        }
+        Ok(())
     }
 
     /// The submission's size for the pool, and its payload bytes.
@@ -346,7 +353,7 @@ impl Slot {
         tasks.list.shrink_to(KEPT_TASKS);
         (tasks.pieces, tasks.threads, tasks.len_bytes) = (0, 0, 0);
         (tasks.shared_bytes, tasks.window) = (0, None);
-        tasks.has_file = false;
+        (tasks.has_file, tasks.has_other) = (false, false);
         drop(tasks);
         self.failed.store(false, Ordering::Relaxed);
         self.fault
@@ -397,6 +404,7 @@ impl Tasks {
         self.threads = self.threads.max(task.threads);
         self.len_bytes = self.len_bytes.saturating_add(task.len_bytes);
         self.has_file |= task.has_file();
+        self.has_other |= !task.is_copy() || task.has_file();
     }
 }
 
