@@ -37,6 +37,7 @@ impl Cut {
         in_flight: usize,
     ) -> Self {
         let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+        let choice = tuning.choose(len, in_flight);
         if dst.is_file() {
             // File systems let one writer at a time into a file.
             return Self {
@@ -60,11 +61,10 @@ impl Cut {
             return Self {
                 step,
                 threads,
-                store: Store::Plain,
+                store: choice.store,
                 inline: false,
             };
         }
-        let choice = tuning.choose(len, in_flight);
         let inline = len < tuning.inline_below_bytes;
         let step = if inline {
             len_bytes

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use transload_hal::{Conversion, ErrorClass, Fault, Span};
 
-use crate::memory::direct::Wanted;
+use crate::memory::direct::Row;
 use crate::memory::file::{HostFile, read_at};
 use crate::memory::storage::io_fault;
 use crate::raw::{self, Store};
@@ -69,9 +69,15 @@ pub(super) unsafe fn copy(
         (Place::File(file, offset), Place::Memory(dst)) => {
             // SAFETY: the caller keeps the file alive.
             let file = unsafe { file.as_ref() };
+            let row = Row {
+                offset,
+                len_bytes,
+                dst,
+                conversion: None,
+                store,
+            };
             // SAFETY: the caller gives these bytes to this call alone.
-            let dst = unsafe { std::slice::from_raw_parts_mut(dst, len) };
-            read(file, offset, dst)
+            unsafe { read(file, row) }
         }
         (Place::Memory(src), Place::File(file, offset)) => {
             // SAFETY: the caller keeps the file alive.
@@ -121,21 +127,6 @@ pub(super) unsafe fn copy_overlapping(
         }
         Ok(())
     })
-}
-
-/// Bytes of a file that are read into memory.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
-    pub(super) offset: u64,
-    pub(super) len_bytes: u64,
-    pub(super) dst: *mut u8,
-    pub(super) conversion: Option<Conversion>,
-}
-
-impl Row {
-    pub(super) fn span(&self) -> Span {
-        Span::new(self.offset, self.len_bytes)
-    }
 }
 
 /// Whether it takes longer to ask the system for the bytes than to copy them once more.
@@ -206,7 +197,7 @@ pub(super) unsafe fn gather(
                                 .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
                         },
                         // SAFETY: as above.
-                        Some(conversion) => unsafe { converted(bytes, row.dst, conversion) },
+                        Some(of) => unsafe { converted(bytes, row.dst, of, row.store) },
                     }
                 }
                 is_read
@@ -216,9 +207,9 @@ pub(super) unsafe fn gather(
             let (src, len) = (Place::File(file, row.offset), row.len_bytes);
             match row.conversion {
                 // SAFETY: the caller's contract.
-                None => unsafe { copy(src, Place::Memory(row.dst), len, Store::Plain) }?,
+                None => unsafe { copy(src, Place::Memory(row.dst), len, row.store) }?,
                 // SAFETY: as above.
-                Some(conversion) => unsafe { convert(src, row.dst, len, conversion) }?,
+                Some(conversion) => unsafe { convert(src, row.dst, len, conversion, row.store) }?,
             }
         }
     }
@@ -237,28 +228,36 @@ pub(super) unsafe fn convert(
     dst: *mut u8,
     len_bytes: u64,
     conversion: Conversion,
+    store: Store,
 ) -> Result<(), Fault> {
     let (file, offset) = match src {
         Place::Memory(src) => {
             let count = len_bytes / conversion.from().len_bytes();
             // SAFETY: the caller's contract.
-            unsafe { raw::convert(dst, src, count as usize, conversion) };
+            unsafe { raw::convert(dst, src, count as usize, conversion, store) };
             return Ok(());
         }
         // SAFETY: the caller keeps the file alive.
         Place::File(file, offset) => (unsafe { file.as_ref() }, offset),
     };
+    let row = Row {
+        offset,
+        len_bytes,
+        dst,
+        conversion: Some(conversion),
+        store,
+    };
     // SAFETY: the caller's contract.
-    if unsafe { read_past_cache(file, offset, len_bytes, dst, Some(conversion)) } {
+    if unsafe { read_past_cache(file, row) } {
         return Ok(());
     }
     with_scratch(|scratch| {
         let (mut at, mut dst) = (0, dst);
         while at < len_bytes {
             let part = &mut scratch[..(len_bytes - at).min(SCRATCH_BYTES as u64) as usize];
-            read(file, offset + at, part)?;
+            read_cached(file, offset + at, part)?;
             // SAFETY: a part of the destination.
-            unsafe { converted(part, dst, conversion) };
+            unsafe { converted(part, dst, conversion, store) };
             let len = conversion.converted_bytes(part.len() as u64);
             // The scratch holds whole numbers.
             dst = dst.wrapping_add(len.unwrap_or(0) as usize);
@@ -270,44 +269,37 @@ pub(super) unsafe fn convert(
 
 /// # Safety
 /// `dst` has room for the numbers in their other form, and no other thread touches it.
-unsafe fn converted(bytes: &[u8], dst: *mut u8, conversion: Conversion) {
+unsafe fn converted(bytes: &[u8], dst: *mut u8, conversion: Conversion, store: Store) {
     let count = bytes.len() / conversion.from().len_bytes() as usize;
     // SAFETY: the caller's contract.
-    unsafe { raw::convert(dst, bytes.as_ptr(), count, conversion) };
+    unsafe { raw::convert(dst, bytes.as_ptr(), count, conversion, store) };
 }
 
 /// Reads past the system's cache, where the file is read so. Returns false where that was not done, or not for all bytes.
 ///
 /// # Safety
 /// As [`copy`], or as [`convert`].
-unsafe fn read_past_cache(
-    file: &HostFile,
-    offset: u64,
-    len_bytes: u64,
-    dst: *mut u8,
-    conversion: Option<Conversion>,
-) -> bool {
-    let size = conversion.map_or(1, |of| of.from().len_bytes());
+unsafe fn read_past_cache(file: &HostFile, row: Row) -> bool {
+    let size = row.conversion.map_or(1, |of| of.from().len_bytes());
     let direct = file
-        .direct(len_bytes)
-        .filter(|_| offset.is_multiple_of(size));
-    let wanted = Wanted {
-        offset,
-        len_bytes,
-        dst,
-        conversion,
-    };
+        .direct(row.len_bytes)
+        .filter(|_| row.offset.is_multiple_of(size));
     // SAFETY: the caller's contract.
-    direct.is_some_and(|direct| unsafe { direct.read(wanted) })
+    direct.is_some_and(|direct| unsafe { direct.read(row) })
 }
 
-/// Fills `bytes` from a file.
-fn read(file: &HostFile, offset: u64, bytes: &mut [u8]) -> Result<(), Fault> {
-    // SAFETY: the bytes are this call's.
-    if unsafe { read_past_cache(file, offset, bytes.len() as u64, bytes.as_mut_ptr(), None) } {
+/// Reads bytes of a file as they are.
+///
+/// # Safety
+/// As [`copy`].
+unsafe fn read(file: &HostFile, row: Row) -> Result<(), Fault> {
+    // SAFETY: the caller's contract.
+    if unsafe { read_past_cache(file, row) } {
         return Ok(());
     }
-    read_cached(file, offset, bytes)
+    // SAFETY: as above.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(row.dst, row.len_bytes as usize) };
+    read_cached(file, row.offset, bytes)
 }
 
 /// Fills `bytes` from a file through the system's cache.
@@ -361,7 +353,7 @@ fn copy_between_files(
         let mut at = done;
         while at < len_bytes {
             let part = &mut scratch[..chunk.min(len_bytes - at) as usize];
-            read(from.0, from.1 + at, part)?;
+            read_cached(from.0, from.1 + at, part)?;
             write(to.0, to.1 + at, part)?;
             at += part.len() as u64;
         }
@@ -504,6 +496,7 @@ mod tests {
             len_bytes: span.len,
             dst: dst.as_mut_ptr(),
             conversion: None,
+            store: Store::Plain,
         });
         let rows: Vec<Row> = rows.collect();
         // SAFETY: the file is alive, and the places are these rows' own.

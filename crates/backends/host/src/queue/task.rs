@@ -6,7 +6,8 @@ use std::ptr::NonNull;
 
 use transload_hal::{Advice, Conversion, Fault, HostSpan, Op, Shape, Span, Transform};
 
-use super::place::{self, Place, Row};
+use super::place::{self, Place};
+use crate::memory::direct::Row;
 use crate::memory::file::HostFile;
 use crate::memory::hint;
 use crate::raw::{self, Store};
@@ -59,6 +60,7 @@ enum Kind {
         src: Place,
         dst: *mut u8,
         conversion: Conversion,
+        store: Store,
     },
     Populate {
         span: HostSpan,
@@ -155,17 +157,18 @@ impl Task {
 
     /// The file that it reads into memory, and what of it, if it does that.
     pub(super) fn reads(&self) -> Option<(NonNull<HostFile>, Row)> {
-        let (file, offset, dst, conversion) = match self.kind {
+        let (file, offset, dst, conversion, store) = match self.kind {
             Kind::Copy {
                 src: Place::File(file, offset),
                 dst: Place::Memory(dst),
-                ..
-            } => (file, offset, dst, None),
+                store,
+            } => (file, offset, dst, None, store),
             Kind::Convert {
                 src: Place::File(file, offset),
                 dst,
                 conversion,
-            } => (file, offset, dst, Some(conversion)),
+                store,
+            } => (file, offset, dst, Some(conversion), store),
             _ => return None,
         };
         let len_bytes = conversion.map_or(self.len_bytes, |of| of.source_bytes(self.len_bytes));
@@ -174,6 +177,7 @@ impl Task {
             len_bytes,
             dst,
             conversion,
+            store,
         };
         Some((file, row))
     }
@@ -231,6 +235,7 @@ impl Task {
                         len_bytes: run.len_bytes,
                         dst: dst.wrapping_add(run.other_offset as usize),
                         conversion: None,
+                        store,
                     });
                     // SAFETY: runs lie within the shapes, and those within the operands.
                     return unsafe { place::gather(file, rows) };
@@ -251,11 +256,12 @@ impl Task {
                 src,
                 dst,
                 conversion,
+                store,
             } => {
                 let (from, len) = (conversion.source_bytes(at), conversion.source_bytes(len));
                 let dst = dst.wrapping_add(at as usize);
                 // SAFETY: a part of the operands, whole numbers.
-                unsafe { place::convert(src.plus(from), dst, len, conversion) }
+                unsafe { place::convert(src.plus(from), dst, len, conversion, store) }
             }
             Kind::Populate { span, writable } => {
                 if let Some(part) = span.slice(at, len) {

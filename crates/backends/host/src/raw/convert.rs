@@ -1,46 +1,66 @@
 //! Conversion of numbers: one pass over the source, in blocks that stay in the first-level cache.
 
 use half::f16;
-use half::slice::HalfFloatSliceExt;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use transload_hal::{Conversion, Element};
 
-/// Numbers at a time.
-const BLOCK: usize = 512;
+use super::Store;
 
-/// Converts `count` numbers.
+/// Numbers at a time: in two forms they take half of the first-level cache.
+const BLOCK: usize = 1024;
+
+/// Numbers at a time where there are few, as a block is cleared before its use.
+const SMALL_BLOCK: usize = 64;
+
+/// Converts `count` numbers, and stores them as [`copy`](super::copy) does.
 ///
 /// # Safety
 /// `src` is valid for reads of `count` numbers of the one form, `dst` for writes of `count` numbers of the other, at any
 /// addresses; the ranges do not overlap, and nothing else writes either (or reads `dst`) until the call returns.
-pub unsafe fn convert(dst: *mut u8, src: *const u8, count: usize, conversion: Conversion) {
+pub unsafe fn convert(
+    dst: *mut u8,
+    src: *const u8,
+    count: usize,
+    conversion: Conversion,
+    store: Store,
+) {
     // Numbers that are almost 0 count, whatever this thread's program has asked of its processor.
     let _own = Environment::default_until_drop();
-    // SAFETY: the caller's contract.
-    unsafe { convert_all(dst, src, count, conversion) };
+    match count {
+        // SAFETY: the caller's contract.
+        ..BLOCK => unsafe { convert_all::<SMALL_BLOCK>(dst, src, count, conversion, store) },
+        // SAFETY: as above.
+        _ => unsafe { convert_all::<BLOCK>(dst, src, count, conversion, store) },
+    }
 }
 
 /// # Safety
 /// As [`convert`].
 #[inline(never)]
-unsafe fn convert_all(dst: *mut u8, src: *const u8, count: usize, conversion: Conversion) {
-    let sizes = [conversion.from(), conversion.to()].map(|of| of.len_bytes() as usize);
-    let mut block = Block {
-        bytes: [0; 8 * BLOCK],
-        singles: [0.0; BLOCK],
-        halves: [f16::ZERO; BLOCK],
-    };
+unsafe fn convert_all<const N: usize>(
+    dst: *mut u8,
+    src: *const u8,
+    count: usize,
+    conversion: Conversion,
+    store: Store,
+) {
+    let (from, to) = (conversion.from(), conversion.to());
+    let sizes = [from, to].map(|of| of.len_bytes() as usize);
+    let mut block = Block::<N>::EMPTY;
     let mut at = 0;
     while at < count {
-        let many = BLOCK.min(count - at);
-        let (from, to) = (
+        let many = N.min(count - at);
+        let (read, written) = (
             src.wrapping_add(at * sizes[0]),
             dst.wrapping_add(at * sizes[1]),
         );
-        // SAFETY: within the source; the block has room for the largest numbers.
-        unsafe { from.copy_to_nonoverlapping(block.bytes.as_mut_ptr(), many * sizes[0]) };
-        block.convert(many, conversion);
+        // SAFETY: within the source; the block has room for its numbers of each form.
+        unsafe { read.copy_to_nonoverlapping(block.place(from), many * sizes[0]) };
+        block.swap(from);
+        block.convert(many, from, to);
+        block.swap(to);
         // SAFETY: within the destination.
-        unsafe { to.copy_from_nonoverlapping(block.bytes.as_ptr(), many * sizes[1]) };
+        unsafe { super::copy(written, block.place(to), many * sizes[1], store) };
         at += many;
     }
 }
@@ -112,65 +132,90 @@ impl Drop for Environment {
     }
 }
 
-/// Numbers on their way.
-struct Block {
-    /// In either form.
-    bytes: [u8; 8 * BLOCK],
-    singles: [f32; BLOCK],
-    halves: [f16; BLOCK],
+/// Numbers on their way, in each of their forms.
+#[repr(align(64))]
+struct Block<const N: usize> {
+    doubles: [u64; N],
+    singles: [f32; N],
+    halves: [u16; N],
+    bytes: [u8; N],
 }
 
-impl Block {
+impl<const N: usize> Block<N> {
+    const EMPTY: Block<N> = Block {
+        doubles: [0; N],
+        singles: [0.0; N],
+        halves: [0; N],
+        bytes: [0; N],
+    };
+
+    /// Where numbers of a form are, as memory has them.
+    fn place(&mut self, form: Element) -> *mut u8 {
+        match form.len_bytes() {
+            8 => self.doubles.as_mut_ptr().cast(),
+            4 => self.singles.as_mut_ptr().cast(),
+            2 => self.halves.as_mut_ptr().cast(),
+            _ => self.bytes.as_mut_ptr(),
+        }
+    }
+
+    /// Turns numbers of a form from little-endian ones to the processor's, or back.
+    fn swap(&mut self, form: Element) {
+        if cfg!(target_endian = "little") {
+            return;
+        }
+        match form.len_bytes() {
+            8 => each(&mut self.doubles, |of| of.swap_bytes()),
+            4 => each(&mut self.singles, |of| {
+                f32::from_bits(of.to_bits().swap_bytes())
+            }),
+            2 => each(&mut self.halves, |of| of.swap_bytes()),
+            _ => {}
+        }
+    }
+
     /// Converts the first numbers, over singles: all forms but doubles have fewer digits, so that numbers are rounded once.
-    fn convert(&mut self, count: usize, conversion: Conversion) {
-        let bytes = &mut self.bytes;
-        let (singles, halves) = (&mut self.singles[..count], &mut self.halves[..count]);
-        match (conversion.from(), conversion.to()) {
+    fn convert(&mut self, count: usize, from: Element, to: Element) {
+        let (doubles, singles) = (&mut self.doubles[..count], &mut self.singles[..count]);
+        let (halves, bytes) = (&mut self.halves[..count], &self.bytes[..count]);
+        match (from, to) {
             (from, to) if from == to => return,
-            (Element::F64, Element::F32) => {
-                take(singles, bytes, |of| f64::from_le_bytes(of) as f32)
-            }
-            (Element::F64, _) => take(singles, bytes, |of| shortened(f64::from_le_bytes(of))),
-            (Element::F16, _) => {
-                take(halves, bytes, f16::from_le_bytes);
-                halves.convert_to_f32_slice(singles);
-            }
+            (Element::F64, Element::F32) => put(singles, doubles, |of| f64::from_bits(of) as f32),
+            (Element::F64, _) => put(singles, doubles, |of| shortened(f64::from_bits(of))),
+            (Element::F16, _) => widen(halves, singles),
             // The upper half of a half.
             (Element::F8E5M2, _) => {
-                take(halves, bytes, |[of]| f16::from_le_bytes([0, of]));
-                halves.convert_to_f32_slice(singles);
+                put(halves, bytes, |of| u16::from(of) << 8);
+                widen(halves, singles);
             }
-            (Element::BF16, _) => take(singles, bytes, |[low, high]| {
-                f32::from_le_bytes([0, 0, low, high])
-            }),
-            (Element::F8E4M3, _) => take(singles, bytes, |[of]| e4m3(of)),
-            _ => take(singles, bytes, f32::from_le_bytes),
+            (Element::BF16, _) => put(singles, halves, |of| f32::from_bits(u32::from(of) << 16)),
+            (Element::F8E4M3, _) => put(singles, bytes, e4m3),
+            _ => {}
         }
-        match conversion.to() {
-            Element::F64 => put(bytes, singles, |of| f64::from(of).to_le_bytes()),
-            Element::F16 => {
-                halves.convert_from_f32_slice(singles);
-                put(bytes, halves, f16::to_le_bytes);
-            }
-            Element::BF16 => put(bytes, singles, |of| bf16(of).to_le_bytes()),
-            _ => put(bytes, singles, f32::to_le_bytes),
+        match to {
+            Element::F64 => put(doubles, singles, |of| f64::from(of).to_bits()),
+            Element::F16 => halves
+                .reinterpret_cast_mut::<f16>()
+                .convert_from_f32_slice(singles),
+            Element::BF16 => put(halves, singles, bf16),
+            _ => {}
         }
     }
 }
 
-fn take<const N: usize, T>(numbers: &mut [T], bytes: &[u8; 8 * BLOCK], of: impl Fn([u8; N]) -> T) {
-    for (number, bytes) in numbers.iter_mut().zip(bytes.as_chunks().0) {
-        *number = of(*bytes);
-    }
+fn widen(halves: &[u16], singles: &mut [f32]) {
+    halves
+        .reinterpret_cast::<f16>()
+        .convert_to_f32_slice(singles);
 }
 
-fn put<const N: usize, T: Copy>(
-    bytes: &mut [u8; 8 * BLOCK],
-    numbers: &[T],
-    of: impl Fn(T) -> [u8; N],
-) {
-    for (bytes, number) in bytes.as_chunks_mut().0.iter_mut().zip(numbers) {
-        *bytes = of(*number);
+fn each<T: Copy>(numbers: &mut [T], of: impl Fn(T) -> T) {
+    numbers.iter_mut().for_each(|number| *number = of(*number));
+}
+
+fn put<T, U: Copy>(numbers: &mut [T], others: &[U], of: impl Fn(U) -> T) {
+    for (number, other) in numbers.iter_mut().zip(others) {
+        *number = of(*other);
     }
 }
 
@@ -264,7 +309,15 @@ mod tests {
         let mut out = vec![0; conversion.converted_bytes(bytes.len() as u64).unwrap() as usize + 1];
         let count = bytes.len() / from.len_bytes() as usize;
         // SAFETY: the lengths; the destination at an odd address.
-        unsafe { convert(out[1..].as_mut_ptr(), bytes.as_ptr(), count, conversion) };
+        unsafe {
+            convert(
+                out[1..].as_mut_ptr(),
+                bytes.as_ptr(),
+                count,
+                conversion,
+                Store::Streaming,
+            )
+        };
         out.split_off(1)
     }
 
@@ -395,7 +448,15 @@ mod tests {
                     let bytes = vec![0x11; from.len_bytes() as usize * count];
                     let mut out = vec![0xee; len + 2];
                     // SAFETY: the lengths.
-                    unsafe { convert(out[1..].as_mut_ptr(), bytes.as_ptr(), count, conversion) };
+                    unsafe {
+                        convert(
+                            out[1..].as_mut_ptr(),
+                            bytes.as_ptr(),
+                            count,
+                            conversion,
+                            Store::Streaming,
+                        )
+                    };
                     assert_eq!((out[0], out[len + 1]), (0xee, 0xee));
                     let one = converted(
                         &bytes[..bytes.len().min(from.len_bytes() as usize)],

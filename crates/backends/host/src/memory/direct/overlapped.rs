@@ -9,10 +9,10 @@ use windows_sys::Win32::Storage::FileSystem::ReadFile;
 use windows_sys::Win32::System::IO::{GetOverlappedResult, OVERLAPPED, OVERLAPPED_0_0};
 use windows_sys::Win32::System::Threading::CreateEventW;
 
-use super::{Broken, DEPTH, READ_BYTES, Read, Wanted};
+use super::{Broken, READ_BYTES, Read, Row, SLOTS};
 
 /// The events that tell the end of each read in flight.
-pub(super) struct Ring([OwnedHandle; DEPTH]);
+pub(super) struct Ring([OwnedHandle; SLOTS]);
 
 impl Ring {
     /// `None` where the system has no more handles.
@@ -33,27 +33,27 @@ impl Ring {
     /// None: a read that cannot be told from one in flight is waited for.
     ///
     /// # Safety
-    /// As [`Wanted::in_turn`].
+    /// As [`Row::in_turn`].
     pub(super) unsafe fn read(
         &mut self,
-        wanted: Wanted,
+        row: Row,
         file: &File,
         pages: *mut u8,
     ) -> Result<bool, Broken> {
         let handle = file.as_raw_handle();
         // What the system writes to while reads are in flight, by slot. All of it is reached through one pointer.
-        let mut states = [OVERLAPPED::default(); DEPTH];
+        let mut states = [OVERLAPPED::default(); SLOTS];
         let states = states.as_mut_ptr();
-        let mut slots = [Read::default(); DEPTH];
-        let mut reads = wanted.reads();
+        let mut slots = [Read::default(); SLOTS];
+        let mut reads = row.reads();
         let mut is_whole = true;
         let pages_of = |slot: usize| pages.wrapping_add(slot * READ_BYTES as usize);
         // Slots are used in turn: those from `done` to `begun` are in flight.
         let (mut begun, mut done) = (0usize, 0usize);
         loop {
-            while is_whole && begun - done < DEPTH {
+            while is_whole && begun - done < SLOTS {
                 let Some(read) = reads.next() else { break };
-                let slot = begun % DEPTH;
+                let slot = begun % SLOTS;
                 slots[slot] = read;
                 let mut state = OVERLAPPED {
                     hEvent: self.0[slot].as_raw_handle(),
@@ -64,7 +64,7 @@ impl Ring {
                     OffsetHigh: (read.offset >> 32) as u32,
                 };
                 let place = states.wrapping_add(slot);
-                // SAFETY: `slot` is below `DEPTH`, and no read of it is in flight.
+                // SAFETY: `slot` is below `SLOTS`, and no read of it is in flight.
                 unsafe { place.write(state) };
                 let (into, len) = (pages_of(slot), read.len_bytes as u32);
                 // SAFETY: the pages, the state and the file outlive the read: this call does not return before it is over.
@@ -76,13 +76,13 @@ impl Ring {
             if begun == done {
                 return Ok(is_whole);
             }
-            let slot = done % DEPTH;
+            let slot = done % SLOTS;
             // SAFETY: the read was begun with this state.
             let got = unsafe { end(handle, states.wrapping_add(slot)) };
             done += 1;
             // SAFETY: they lie there.
             is_whole &=
-                got.is_some_and(|got| unsafe { wanted.take(slots[slot], got, pages_of(slot)) });
+                got.is_some_and(|got| unsafe { row.take(slots[slot], got, pages_of(slot)) });
         }
     }
 }

@@ -190,6 +190,7 @@ impl Task {
             src: from,
             dst,
             conversion,
+            store: cut.store,
         };
         Ok(Some(Self {
             // Between two numbers.
