@@ -314,7 +314,10 @@ pub(crate) fn told<'py>(argument: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyA
             let module = argument.py().import("transload._progress")?;
             module.call_method1("bar", (is_bar,))
         }
-        Err(_) => Ok(argument.clone()),
+        Err(_) if argument.is_callable() => Ok(argument.clone()),
+        Err(_) => Err(PyTypeError::new_err(format!(
+            "progress: {argument} is neither callable nor a bool"
+        ))),
     }
 }
 

@@ -129,7 +129,7 @@ def test_progress_that_raises_ends_the_copy():
     dst = np.zeros(3)
     with pytest.raises(ZeroDivisionError):
         transload.copy(np.ones(3), dst, progress=lambda done, of: 1 / 0)
-    with pytest.raises(TypeError, match="not callable"):
+    with pytest.raises(TypeError, match="^progress: 3 is neither callable nor a bool"):
         transload.copy(np.ones(3), dst, progress=3)
 
 

@@ -10,8 +10,6 @@ import transload
 
 torch = pytest.importorskip("torch")
 
-import transload.torch  # noqa: E402
-
 
 def test_both_directions_share_the_memory() -> None:
     tensor = transload.copy(np.arange(12, dtype=np.float32).reshape(3, 4), "cpu:0")

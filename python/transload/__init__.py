@@ -15,7 +15,7 @@ bytes move, and Ctrl-C ends a wait.
 
 import atexit as _atexit
 
-from transload import errors
+from transload import errors, torch
 from transload._transload import (
     Device,
     Explanation,
@@ -61,6 +61,7 @@ __all__ = [
     "probe",
     "save",
     "stream",
+    "torch",
     "trim",
 ]
 

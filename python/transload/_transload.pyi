@@ -224,11 +224,25 @@ def empty(
 def explain(src: _Place | _Array, dst: _Place | _Array, nbytes: int | None = None) -> Explanation: ...
 def inspect(path: _Path) -> dict[str, Any]: ...
 
-# A list for each name where tensors are split or broadcast, else a tensor.
+@overload
 def load(
     path: _Path | Iterable[_Path],
     *,
-    device: _Place | Sequence[_Place] | None = None,
+    device: _Place | None = None,
+    split: dict[str, int] | None = None,
+    broadcast: bool = False,
+    dtype: _DType | None = None,
+    only: str | Sequence[str] | None = None,
+    verify: bool = False,
+    progress: _Progress | None = None,
+) -> dict[str, Tensor]: ...
+
+# A list for each name where tensors are split or broadcast to several places, else a tensor.
+@overload
+def load(
+    path: _Path | Iterable[_Path],
+    *,
+    device: Sequence[_Place],
     split: dict[str, int] | None = None,
     broadcast: bool = False,
     dtype: _DType | None = None,

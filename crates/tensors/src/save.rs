@@ -5,6 +5,7 @@ mod layout;
 mod saving;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::Path;
 
 use transload::TransferManager;
@@ -78,10 +79,16 @@ impl Save {
     /// The files are written as `.transload-RANDOM.partial` in their folder. [`Saving::wait`] puts them in their places.
     ///
     /// # Errors
-    /// When a list of shards with the name of the one file is there, two tensors have one name, a tensor has no
+    /// When the path ends in `.gguf` or `.json`, a list of shards with the name of the one file is there, two tensors have one name, a tensor has no
     /// [region](Tensor::region), safetensors has no such type, a file cannot be created, or the library refuses a copy.
     pub fn start(self, path: impl AsRef<Path>) -> Result<Saving, SaveError> {
+        let path = path.as_ref();
+        let is_other = |ending: &OsStr| ending == "gguf" || ending == "json";
+        if path.extension().is_some_and(is_other) {
+            let path = path.to_owned();
+            return Err(SaveError::Ending { path });
+        }
         let files = layout::files(self.tensors, &self.metadata, self.most_shard_bytes)?;
-        Saving::start(&self.manager, path.as_ref(), files)
+        Saving::start(&self.manager, path, files)
     }
 }

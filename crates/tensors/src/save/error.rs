@@ -56,6 +56,12 @@ pub enum SaveError {
         /// The list.
         list: PathBuf,
     },
+    /// The ending of another format.
+    #[error("{path} has the ending of another format: safetensors are written, to a file that ends in .safetensors", path = path.display())]
+    Ending {
+        /// The file.
+        path: PathBuf,
+    },
     /// The library refused a file or a copy.
     #[error(transparent)]
     Library(#[from] transload::Error),
@@ -90,6 +96,7 @@ impl SaveError {
             | SaveError::Reserved
             | SaveError::DType { .. }
             | SaveError::Hidden { .. }
+            | SaveError::Ending { .. }
             | SaveError::Header { .. } => ErrorClass::Caller,
             SaveError::Tensor { source, .. } => source.class(),
             SaveError::File { source, .. } => match source.kind() {

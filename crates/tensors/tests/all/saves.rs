@@ -239,6 +239,11 @@ fn what_safetensors_cannot_hold_is_refused_before_a_file_is_made() {
          and at most 1048576 are listed; copy parts of it"
     );
     assert_eq!(error.class(), ErrorClass::Unsupported);
+    for other in ["model.gguf", "model.safetensors.index.json"] {
+        let error = save().start(folder.path(other)).unwrap_err();
+        assert!(matches!(error, SaveError::Ending { .. }), "{error}");
+        assert!(!folder.path(other).exists());
+    }
     let error = save()
         .start(folder.path("no/model.safetensors"))
         .unwrap_err();
