@@ -2,7 +2,8 @@
 
     python python/benches/compare.py [--json FILE] [--model FILE_OR_FOLDER]
 
-Bytes are compared outside the timed region. Wants numpy and safetensors; torch takes part where it is installed.
+Bytes are compared outside the timed region. Wants numpy and safetensors; torch and wgpu take part where they are
+installed.
 """
 
 import argparse
@@ -27,6 +28,10 @@ try:
     import torch
 except ImportError:
     torch = None
+try:
+    import wgpu
+except ImportError:
+    wgpu = None
 
 
 def compare(name, contestants, rounds, before=lambda: None, times=1):
@@ -113,6 +118,38 @@ def loads(path, files, rounds, cold):
     return compare("load cold" if cold else "load warm", contestants, rounds, before)
 
 
+def adapter_loads(path, files, rounds):
+    """To the memory of an adapter that both see, each time the same buffers of wgpu's, or memory that transload keeps."""
+    adapters = {of.info["device"]: of for of in wgpu.gpu.enumerate_adapters_sync() if of.info["backend_type"] == "Vulkan"}
+    place = next((of for of in transload.devices() if of.backend == "wgpu" and of.name in adapters), None)
+    if place is None:
+        return None
+    device = adapters[place.name].request_device_sync()
+    usage = wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
+    buffers = {}
+
+    def ours():
+        return transload.load(path, device=place)
+
+    def theirs():
+        for file in files:
+            for name, array in safetensors.numpy.load_file(file).items():
+                if name not in buffers:
+                    buffers[name] = device.create_buffer(size=array.nbytes, usage=usage)
+                device.queue.write_buffer(buffers[name], 0, array)
+        # Waits for all that was submitted before it.
+        device.queue.read_buffer(buffers[name], 0, 4)
+
+    loaded = ours()
+    theirs()
+    for name, tensor in loaded.items():
+        assert device.queue.read_buffer(buffers[name]) == tensor.to("cpu:0").numpy().tobytes(), name
+    del loaded
+    print(f"to {place.name}")
+    contestants = {"transload.load": ours, "wgpu write_buffer": theirs, "write_buffer again": theirs}
+    return compare("load to an adapter", contestants, rounds)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file")
@@ -133,6 +170,8 @@ def main():
         results["load warm"] = loads(path, files, 7, cold=False)
         if hasattr(os, "posix_fadvise"):
             results["load cold"] = loads(path, files, 7, cold=True)
+        if wgpu:
+            results["load to an adapter"] = adapter_loads(path, files, 5)
     finally:
         shutil.rmtree(folder)
     if options.json:
