@@ -1,5 +1,6 @@
 //! What the machine has, and how it would move bytes.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -8,7 +9,7 @@ use transload_tensors::transload::probe::{Found, ProbeOptions, ProbeReport};
 use transload_tensors::transload::{self, ByteRate, MemoryId, Place, profile};
 
 use crate::exchange::{self, Use};
-use crate::{copies, errors, manager};
+use crate::{copies, errors, manager, wait};
 
 /// A device of this machine, as `devices` lists them. `str(device)` is its name in places.
 #[pyclass(frozen, get_all, module = "transload")]
@@ -284,7 +285,7 @@ fn rate(pair: &transload::probe::PairReport) -> Option<f64> {
 }
 
 /// Measures this machine's links, and plans with the figures from then on. Blocks until it has measured, without the interpreter's
-/// lock. Ctrl-C takes effect when it returns.
+/// lock.
 ///
 /// Parameters
 /// ----------
@@ -299,6 +300,8 @@ fn rate(pair: &transload::probe::PairReport) -> Option<f64> {
 /// ------
 /// ValueError
 ///     When `seconds` is negative or no number.
+/// KeyboardInterrupt
+///     On Ctrl-C, and what else signal handlers raise. What was measured by then is kept for plans.
 #[pyfunction]
 #[pyo3(signature = (seconds = 10.0))]
 pub(crate) fn probe(py: Python<'_>, seconds: f64) -> PyResult<Probe> {
@@ -308,8 +311,24 @@ pub(crate) fn probe(py: Python<'_>, seconds: f64) -> PyResult<Probe> {
         .map_err(|error| pyo3::exceptions::PyValueError::new_err(format!("seconds: {error}")))?;
     let mut options = ProbeOptions::quick();
     options.budget = budget;
-    let report = py.detach(|| manager.probe(&options));
-    Ok(Probe { report })
+    let (mut raised, mut next) = (None, Duration::ZERO);
+    let report = py.detach(|| {
+        manager.probe_watched(&options, &mut |progress| {
+            if progress.elapsed < next {
+                return ControlFlow::Continue(());
+            }
+            next = progress.elapsed + wait::LOOK;
+            raised = Python::attach(|py| py.check_signals()).err();
+            match raised {
+                Some(_) => ControlFlow::Break(()),
+                None => ControlFlow::Continue(()),
+            }
+        })
+    });
+    match raised {
+        Some(raised) => Err(raised),
+        None => Ok(Probe { report }),
+    }
 }
 
 fn escaped(text: &str) -> String {

@@ -42,6 +42,7 @@ transload.copy(src, dst)
         "transload.load(path)",
         "list(transload.stream(path))",
         "transload.copy(transload.copy(src, there), dst)",
+        "transload.probe(60); sys.exit('the probe went on')",
     ],
 )
 def test_signals_end_a_wait(python, wait, tmp_path):

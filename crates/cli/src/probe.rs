@@ -6,6 +6,7 @@ mod matrix;
 mod page;
 mod ring;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -94,6 +95,7 @@ pub(crate) fn run(
             known.look();
             look = progress.elapsed + Duration::from_millis(100);
         }
+        ControlFlow::Continue(())
     });
     bar.finish_and_clear();
     let saved = place.as_ref().map_or(Ok(()), |path| {

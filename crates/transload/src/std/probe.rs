@@ -20,7 +20,9 @@ mod sample;
 mod way;
 mod workspace;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 #[cfg(not(browser))]
@@ -117,18 +119,20 @@ impl TransferManager {
     /// In the browser, where no call may block, the probe measures only links between memories of the host. In a child
     /// of `fork` it returns an empty report for the parent's manager.
     pub fn probe(&self, options: &ProbeOptions) -> ProbeReport {
-        self.probe_watched(options, &mut |_| {})
+        self.probe_watched(options, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// As [`TransferManager::probe`], and calls `watch` between copies, outside the timed part.
+    /// As [`TransferManager::probe`], and calls `watch` between copies, outside the timed part. After a break the rest is left
+    /// out, as if the budget were over.
     pub fn probe_watched(
         &self,
         options: &ProbeOptions,
-        watch: &mut dyn FnMut(ProbeProgress),
+        watch: &mut dyn FnMut(ProbeProgress) -> ControlFlow<()>,
     ) -> ProbeReport {
         let timer = Timer {
             started: Instant::now(),
             budget: options.budget,
+            is_stopped: Cell::new(false),
         };
         if self.shared.is_forked() {
             return ProbeReport::empty();
@@ -283,6 +287,7 @@ fn corrections(pairs: &[Measurement]) -> Vec<MeasuredRoute> {
 struct Timer {
     started: Instant,
     budget: Duration,
+    is_stopped: Cell<bool>,
 }
 
 impl Timer {
@@ -290,7 +295,7 @@ impl Timer {
     fn phase(
         &self,
         phase: ProbePhase,
-        watch: &mut (dyn FnMut(ProbeProgress) + '_),
+        watch: &mut (dyn FnMut(ProbeProgress) -> ControlFlow<()> + '_),
     ) -> impl FnMut() -> bool {
         // A phase uses the time that an earlier one leaves. Checks end by themselves, on most machines in a tenth of
         // this, and a few rounds are worth more than many of the smaller sizes.
@@ -304,12 +309,15 @@ impl Timer {
         let until = self.budget * share / 100;
         move || {
             let elapsed = self.started.elapsed();
-            watch(ProbeProgress {
+            let progress = ProbeProgress {
                 phase,
                 elapsed,
                 budget: self.budget,
-            });
-            elapsed < until
+            };
+            if !self.is_stopped.get() && watch(progress).is_break() {
+                self.is_stopped.set(true);
+            }
+            elapsed < until && !self.is_stopped.get()
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Probes of simulated machines, whose costs are known, and of the host.
 #![cfg(not(loom))]
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fixture::{Fixture, Outcome, bytes, place, without_peers};
 use transload::model::{LinkId, Topology};
-use transload::probe::{Found, LinkReport, ProbeOptions, ProbePhase, ProbeReport};
+use transload::probe::{Found, LinkReport, ProbeOptions, ProbePhase, ProbeProgress, ProbeReport};
 use transload::{Method, StagingBudget, TransferManager};
 use transload_testkit::sim::{Completion, Rule, Script};
 
@@ -292,9 +293,10 @@ fn a_budget_that_is_over_ends_the_probe_and_nothing_is_made_up() {
     let mut all = options(&[4 * KIB], 3);
     all.budget = Duration::ZERO;
     let mut phases = Vec::new();
-    let found = fixture
-        .manager
-        .probe_watched(&all, &mut |progress| phases.push(progress.phase));
+    let found = fixture.manager.probe_watched(&all, &mut |progress| {
+        phases.push(progress.phase);
+        ControlFlow::Continue(())
+    });
     let sizes = found.links.iter().flat_map(|link| &link.sizes);
     assert!(sizes.clone().count() > 0);
     assert!({ sizes }.all(|(_, found)| found == &Found::NotReached));
@@ -309,6 +311,26 @@ fn a_budget_that_is_over_ends_the_probe_and_nothing_is_made_up() {
     assert!(phases.contains(&ProbePhase::CheckingLinks));
     let order = |phase: &ProbePhase| *phase as u8;
     assert!(phases.is_sorted_by_key(order), "{phases:?}");
+}
+
+#[test]
+fn a_probe_that_is_stopped_leaves_out_the_rest() {
+    let fixture = scripted(Script::new());
+    let mut asked = 0;
+    let mut stop = |progress: ProbeProgress| match progress.phase {
+        ProbePhase::CheckingLinks => ControlFlow::Continue(()),
+        _ => {
+            asked += 1;
+            ControlFlow::Break(())
+        }
+    };
+    let found = { fixture.manager }.probe_watched(&options(&[4 * KIB], 3), &mut stop);
+    assert_eq!(asked, 1);
+    assert!(
+        { &found.pairs }
+            .iter()
+            .all(|pair| pair.found == Found::NotReached)
+    );
 }
 
 #[test]
