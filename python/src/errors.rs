@@ -147,7 +147,45 @@ macro_rules! raised {
     )*};
 }
 
-raised!(ModelError, OpenError, SaveError, TensorError, TransferError);
+raised!(OpenError, TensorError, TransferError);
+
+impl Raised for ModelError {
+    fn class(&self) -> (&'static str, ErrorClass) {
+        ("ModelError", ModelError::class(self))
+    }
+
+    fn fields(&self, fields: &Bound<'_, PyDict>) -> PyResult<()> {
+        match self {
+            ModelError::Read { path, .. }
+            | ModelError::Header { path, .. }
+            | ModelError::NoModel { path, .. }
+            | ModelError::Index { path, .. }
+            | ModelError::Missing { path, .. }
+            | ModelError::NotThere { path, .. } => fields.set_item("path", path),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Raised for SaveError {
+    fn class(&self) -> (&'static str, ErrorClass) {
+        ("SaveError", SaveError::class(self))
+    }
+
+    fn fields(&self, fields: &Bound<'_, PyDict>) -> PyResult<()> {
+        match self {
+            SaveError::File { path, .. }
+            | SaveError::Ending { path }
+            | SaveError::Hidden { older: path } => fields.set_item("path", path),
+            SaveError::DType { tensor, .. } => fields.set_item("tensor", tensor),
+            SaveError::Transfer { path, tensor, .. } => {
+                fields.set_item("path", path)?;
+                fields.set_item("tensor", tensor)
+            }
+            _ => Ok(()),
+        }
+    }
+}
 
 impl Raised for DLPackError {
     fn class(&self) -> (&'static str, ErrorClass) {
@@ -202,6 +240,7 @@ impl Raised for LoadError {
                 fields.set_item("path", path)?;
                 fields.set_item("tensors", tensors)
             }
+            LoadError::Library(error) => error.fields(fields),
             _ => Ok(()),
         }
     }

@@ -11,12 +11,14 @@ def bar(shown: bool) -> Callable[[int, int], None]:
         from tqdm.auto import tqdm  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
         raise ValueError("progress: True draws a bar by the package tqdm, which is not installed") from error
-    drawn = None
+    # Now, so that its time is that of the whole. Each file of a load has a bar.
+    drawn = tqdm(unit="B", unit_scale=True)
 
     def tell(done: int, total: int) -> None:
         nonlocal drawn
-        if drawn is None:
-            drawn = tqdm(total=total, unit="B", unit_scale=True)
+        if drawn.disable:
+            drawn = tqdm(unit="B", unit_scale=True)
+        drawn.total = total
         drawn.update(done - drawn.n)
         if done == total:
             drawn.close()

@@ -13,6 +13,15 @@ class Error(Exception):
 
     kind: str
     category: str
+    # Where they apply.
+    memory: str
+    nbytes: int
+    limit: int
+    needs: int
+    has: int
+    tensor: str
+    tensors: list[str]
+    path: str
 
 
 class ParseError(Error, ValueError):

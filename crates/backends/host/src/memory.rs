@@ -65,7 +65,7 @@ pub(crate) fn allocate(memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, All
         }
         #[cfg(any(target_os = "linux", target_os = "android", windows))]
         SHARED => SharedMemory::allocate(memory, spec).map(|shared| shared.into_buffer(memory)),
-        FILE | DISK => {
+        FILE | DISK if HAS_FILES && (memory == FILE || HAS_DISK) => {
             check_alignment(memory, spec.alignment, 1, heap::MAX_ALIGNMENT)?;
             let failed = |error: FileError| match error {
                 FileError::TooLong {

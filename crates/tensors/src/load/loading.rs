@@ -327,6 +327,10 @@ impl Loading {
         let (run, taken) = self.arrived.as_mut()?;
         let tensor = self.all.tensor(run, *taken);
         *taken += 1;
+        if *taken >= self.all.of(run).len() {
+            // The memory is used again when no tensor lies in it.
+            self.arrived = None;
+        }
         tensor
     }
 

@@ -20,8 +20,9 @@ const RUN_ALIGNMENT: u64 = 256;
 /// The last run for the same memories is among the last ones, one for each place and one for all of them.
 const LOOKED_AT: usize = 64;
 
-/// Tensors of one load lie in memory of at most so many bytes each, or of one tensor.
-const MOST_ARENA_BYTES: u64 = 1 << 30;
+/// Tensors of one load lie in memory of at most so many bytes each, or of one tensor. Drivers do not give as much at once as
+/// they say: SwiftShader refuses 1 GiB, its limit.
+const MOST_ARENA_BYTES: u64 = 1 << 29;
 
 /// A load, planned.
 #[derive(Debug)]

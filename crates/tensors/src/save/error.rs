@@ -50,11 +50,11 @@ pub enum SaveError {
         /// The system's error.
         source: io::Error,
     },
-    /// A file beside a list of shards of its name: the folder would open as the model of the list.
-    #[error("{list} lists the shards of an older model, which the folder would be taken for; remove it and its shards, or save elsewhere", list = list.display())]
+    /// A file beside a list of shards of its name, or shards beside a file of their name, which would be opened in their place.
+    #[error("{older} is of an older model, which would be opened in place of this one; remove it and what belongs to it, or save elsewhere", older = older.display())]
     Hidden {
-        /// The list.
-        list: PathBuf,
+        /// The list of the older model, or its file.
+        older: PathBuf,
     },
     /// The ending of another format.
     #[error("{path} has the ending of another format: safetensors are written, to a file that ends in .safetensors", path = path.display())]

@@ -40,11 +40,12 @@ impl Saving {
     ) -> Result<Saving, SaveError> {
         let paths = paths(path, contents.len())?;
         let index = index(path, &paths, &contents)?;
-        if let (None, Ok(stem)) = (&index, stem(path)) {
-            let list = path.with_file_name(list_name(stem));
-            if list.exists() {
-                return Err(SaveError::Hidden { list });
-            }
+        let older = match (&index, stem(path)) {
+            (None, Ok(stem)) => path.with_file_name(list_name(stem)),
+            _ => path.to_owned(),
+        };
+        if older.is_file() && older != paths[0] {
+            return Err(SaveError::Hidden { older });
         }
         let sources = contents.iter().flat_map(|content| &content.tensors);
         let sources = sources.map(|item| {

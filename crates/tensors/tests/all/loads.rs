@@ -412,6 +412,21 @@ fn a_load_to_no_place_is_refused() {
 }
 
 #[test]
+fn a_load_that_is_over_holds_no_memory() {
+    let (_folder, model) = model();
+    let loader = Loader::new(&manager());
+    let address =
+        |tensors: &BTreeMap<String, Loaded>| tensors["t0"].buffer().read().unwrap().as_ptr();
+    let mut loading = loader.load(&model).start().unwrap();
+    let tensors = by_name(loading.by_ref());
+    let place = address(&tensors);
+    drop(tensors);
+    let again = by_name(loader.load(&model).start().unwrap());
+    assert_eq!(address(&again), place);
+    drop(loading);
+}
+
+#[test]
 fn a_cancelled_load_ends_with_an_error() {
     let (_folder, model) = model();
     let loader = Loader::new(&manager());

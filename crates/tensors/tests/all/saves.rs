@@ -130,11 +130,16 @@ fn shards_and_their_list_are_one_model_and_replace_an_older_one() {
     assert!(
         error
             .to_string()
-            .contains("model.safetensors.index.json lists"),
+            .contains("model.safetensors.index.json is of an older model"),
         "{error}"
     );
     assert_eq!(error.class(), ErrorClass::Caller);
     assert!(!folder.path("model.safetensors").exists());
+    // Nor shards beside a file: their path would open as the file.
+    let beside = Save::new(&manager).tensors(&loaded).most_shard_bytes(1);
+    fs::write(folder.path("old.safetensors"), b"old").unwrap();
+    let error = beside.start(folder.path("old.safetensors")).unwrap_err();
+    assert!(matches!(error, SaveError::Hidden { .. }), "{error}");
     // And back into one file.
     let path = folder.path("again.safetensors");
     Save::new(&manager)

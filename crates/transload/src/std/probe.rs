@@ -158,7 +158,11 @@ impl TransferManager {
         );
         let links = link_reports(&topology, measurements, checks.faulty());
         let mut profile = Profile::new(&topology, links.iter().filter_map(measured).collect());
-        self.adopt_profile(&profile);
+        // What was known stays where nothing was measured.
+        let is_measured = !profile.links().is_empty();
+        if is_measured {
+            self.adopt_profile(&profile);
+        }
         let faulty = profile.links().iter().filter(|link| link.faulty);
         self.keep_condemned(faulty.map(|link| link.id), FAULTY);
 
@@ -181,7 +185,9 @@ impl TransferManager {
             &mut timer.phase(ProbePhase::TimingPairs, watch),
         );
         profile = profile.with_routes(corrections(&pairs));
-        self.adopt_profile(&profile);
+        if is_measured {
+            self.adopt_profile(&profile);
+        }
         pairs.retain(|pair| !pair.is_rival);
         ProbeReport {
             links,

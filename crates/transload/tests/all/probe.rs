@@ -1,6 +1,7 @@
 //! Probes of simulated machines, whose costs are known, and of the host.
 #![cfg(not(loom))]
 
+use std::fs;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -282,7 +283,27 @@ fn what_was_measured_changes_which_way_the_planner_goes() -> Outcome {
     let next = scripted(slow);
     next.manager
         .apply_profile(&transload::Profile::load(&file)?)?;
-    std::fs::remove_file(file)?;
+    let good = fs::read_to_string(&file)?;
+    assert_eq!(next.manager.explain_places(from, to, 4 * KIB)?, after);
+    // Nor does a probe change it that measures nothing, with the profile's correction of a route.
+    let route = { good.split("[[link]]\n").skip(1) }
+        .map(|link| link.lines().take(4).collect::<Vec<_>>().join("\n"))
+        .find(|link| {
+            link.contains("src = \"cpu:0/pageable\"") && link.contains("dst = \"sim:0/device\"")
+        })
+        .unwrap();
+    let point = "[[route.point]]\nbytes = 4096\npredicted_ns = 1000\nns = 3000";
+    fs::write(
+        &file,
+        format!("{good}\n[[route]]\n[[route.link]]\n{route}\n{point}\n"),
+    )?;
+    let corrected = transload::Profile::load(&file)?;
+    assert_eq!(corrected.routes().len(), 1);
+    next.manager.apply_profile(&corrected)?;
+    fs::remove_file(file)?;
+    let after = next.manager.explain_places(from, to, 4 * KIB)?;
+    let stop = &mut |_: ProbeProgress| ControlFlow::Break(());
+    next.manager.probe_watched(&options(&[MIB], 1), stop);
     assert_eq!(next.manager.explain_places(from, to, 4 * KIB)?, after);
     Ok(())
 }
@@ -331,6 +352,28 @@ fn a_probe_that_is_stopped_leaves_out_the_rest() {
             .iter()
             .all(|pair| pair.found == Found::NotReached)
     );
+}
+
+#[test]
+fn a_probe_that_is_stopped_condemns_no_link_for_another_one() {
+    let model = scripted(Script::new()).manager.topology();
+    for link in model.links() {
+        for last in 1..=26 {
+            let bad = Rule::corrupt(5).over(link.id.src, link.id.dst).always();
+            let fixture = scripted(Script::new().with(bad));
+            let mut asked = 0;
+            let mut stop = |progress: ProbeProgress| {
+                asked += 1;
+                match asked < last && progress.phase == ProbePhase::CheckingLinks {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
+                }
+            };
+            let sizes = options(&[4 * KIB, 64 * KIB], 1);
+            let found = fixture.manager.probe_watched(&sizes, &mut stop);
+            assert!(found.faulty().all(|of| of == link.id), "{link:?} {last}");
+        }
+    }
 }
 
 #[test]

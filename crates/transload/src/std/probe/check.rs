@@ -58,9 +58,10 @@ impl<'a> Checks<'a> {
         measurements: &mut [Measurement],
         go_on: &mut dyn FnMut() -> bool,
     ) {
-        let mut suspicions = Vec::new();
+        let (mut suspicions, mut is_cut) = (Vec::new(), false);
         for (at, measurement) in measurements.iter_mut().enumerate() {
-            if !go_on() {
+            is_cut = !go_on();
+            if is_cut {
                 break;
             }
             let Some(ways) = self.check(workspace, measurement) else {
@@ -74,7 +75,7 @@ impl<'a> Checks<'a> {
                 });
             }
         }
-        self.settle(workspace, measurements, suspicions);
+        self.settle(workspace, measurements, suspicions, is_cut);
     }
 
     /// Sends a pattern over the link of a measurement, avoiding links that cannot carry it there or back, and returns the way
@@ -106,12 +107,13 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Finds the links that the suspicions are about.
+    /// Finds the links that the suspicions are about. Not every link was checked if the checks were cut short.
     fn settle(
         &mut self,
         workspace: &mut Workspace<'_>,
         measurements: &mut [Measurement],
         mut suspicions: Vec<Suspicion>,
+        is_cut: bool,
     ) {
         // The fewer links, the likelier each of them is the faulty one.
         suspicions.sort_by_key(|suspicion| suspicion.links.len());
@@ -131,7 +133,11 @@ impl<'a> Checks<'a> {
                 .iter()
                 .any(|link| self.faulty.contains(link));
             let measurement = &mut measurements[suspicion.measurement];
-            if !explained {
+            let mut others = suspicion.links.iter();
+            if !explained && is_cut && others.any(|link| Some(*link) != measurement.over) {
+                // The link to blame may be one that was not reached.
+                measurement.state = State::Unknown;
+            } else if !explained {
                 // No link was found that moves wrong bytes each time. One did so while this one was checked.
                 self.faulty.extend(measurement.over);
                 measurement.state = State::Wrong;
