@@ -6,11 +6,32 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyList, PyMapping};
 use transload_tensors::{Model, Save, Saving, Value};
 
 use crate::exchange::{self, Use};
 use crate::{dtype, errors, manager, wait};
+
+/// Returns what a mapping holds.
+pub(crate) fn mapping<'py>(
+    argument: &Bound<'py, PyAny>,
+    name: &str,
+    what: &str,
+) -> PyResult<Bound<'py, PyDict>> {
+    if let Ok(known) = argument.cast::<PyDict>() {
+        return Ok(known.clone());
+    }
+    let copied = argument.cast::<PyMapping>().ok().map(|mapping| {
+        let all = PyDict::new(argument.py());
+        all.update(mapping).map(|()| all)
+    });
+    copied.unwrap_or_else(|| {
+        let kind = argument.get_type();
+        Err(PyTypeError::new_err(format!(
+            "{name}: {kind} is no mapping of {what}"
+        )))
+    })
+}
 
 /// Saves tensors as safetensors. Waits until the disk has the files, without the interpreter's lock. Files appear under their names
 /// when they are whole; a save that fails leaves none.
@@ -42,13 +63,14 @@ use crate::{dtype, errors, manager, wait};
 #[pyo3(signature = (tensors, path, *, metadata = None, max_shard_bytes = None))]
 pub(crate) fn save(
     py: Python<'_>,
-    tensors: &Bound<'_, PyDict>,
+    tensors: &Bound<'_, PyAny>,
     path: PathBuf,
-    metadata: Option<std::collections::BTreeMap<String, String>>,
+    metadata: Option<&Bound<'_, PyAny>>,
     max_shard_bytes: Option<u64>,
 ) -> PyResult<Vec<PathBuf>> {
     let manager = manager(py)?;
     let mut save = Save::new(manager);
+    let tensors = mapping(tensors, "tensors", "names to arrays")?;
     let mut taken = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors.iter() {
         let text = name.extract::<String>();
@@ -65,7 +87,12 @@ pub(crate) fn save(
         save = save.tensor(name, &of.tensor);
         taken.push(of);
     }
-    for (key, text) in metadata.unwrap_or_default() {
+    let metadata = metadata.map(|texts| mapping(texts, "metadata", "strings to strings"));
+    for (key, text) in metadata.transpose()?.into_iter().flatten() {
+        let pair = key.extract().and_then(|of| Ok((of, text.extract()?)));
+        let (key, text): (String, String) = pair.map_err(|_| {
+            PyTypeError::new_err(format!("metadata: {key:?}: {text:?} is no pair of strings"))
+        })?;
         save = save.metadata(key, text);
     }
     if let Some(bytes) = max_shard_bytes {

@@ -10,6 +10,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 use transload_tensors::transload::{DeviceId, Place};
 use transload_tensors::{DType, Loaded, Loader, Loading, Model, Tensor};
 
+use crate::files::mapping;
 use crate::tensor::PyTensor;
 use crate::{copies, dtype, errors, manager, wait};
 
@@ -44,7 +45,7 @@ struct Wanted {
 impl Wanted {
     fn of(
         device: Option<&Bound<'_, PyAny>>,
-        split: Option<&Bound<'_, PyDict>>,
+        split: Option<&Bound<'_, PyAny>>,
         broadcast: bool,
         dtype: Option<&Bound<'_, PyAny>>,
         only: Option<&Bound<'_, PyAny>>,
@@ -65,7 +66,7 @@ impl Wanted {
         };
         let split: Vec<(String, usize)> = match split {
             None => Vec::new(),
-            Some(rules) => rules
+            Some(rules) => mapping(rules, "split", "patterns to dimensions")?
                 .iter()
                 .map(|(name, at)| {
                     let rule = name.extract().and_then(|of| Ok((of, at.extract()?)));
@@ -294,7 +295,7 @@ pub(crate) fn stream(
     py: Python<'_>,
     path: &Bound<'_, PyAny>,
     device: Option<&Bound<'_, PyAny>>,
-    split: Option<&Bound<'_, PyDict>>,
+    split: Option<&Bound<'_, PyAny>>,
     broadcast: bool,
     dtype: Option<&Bound<'_, PyAny>>,
     only: Option<&Bound<'_, PyAny>>,
@@ -367,7 +368,7 @@ pub(crate) fn load<'py>(
     py: Python<'py>,
     path: &Bound<'py, PyAny>,
     device: Option<&Bound<'py, PyAny>>,
-    split: Option<&Bound<'py, PyDict>>,
+    split: Option<&Bound<'py, PyAny>>,
     broadcast: bool,
     dtype: Option<&Bound<'py, PyAny>>,
     only: Option<&Bound<'py, PyAny>>,

@@ -1,5 +1,7 @@
 """Exceptions: their classes, kinds, categories and fields, and that each names its argument."""
 
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 
@@ -152,3 +154,17 @@ def test_an_address_is_no_path():
 def test_a_stream_is_looked_at_where_no_device_takes_part():
     with pytest.raises(ValueError, match="^stream: 0 is no CUDA stream"):
         transload.copy(np.zeros(3), np.zeros(3), stream=0)
+
+
+def test_what_is_no_mapping_is_named(tmp_path):
+    array, path = np.zeros(3), tmp_path / "m.safetensors"
+    for name, refused in {
+        "tensors": lambda: transload.save([array], path),
+        "metadata": lambda: transload.save({"a": array}, path, metadata=[1]),
+        "metadata: 'a': 1": lambda: transload.save({"a": array}, path, metadata={"a": 1}),
+        "split": lambda: transload.load(path, split=0),
+    }.items():
+        with pytest.raises(TypeError, match=f"^{name}"):
+            refused()
+    transload.save(MappingProxyType({"a": array}), path, metadata=MappingProxyType({"k": "v"}))
+    assert transload.inspect(path)["metadata"] == {"k": "v"}

@@ -229,7 +229,7 @@ def load(
     path: _Path | Iterable[_Path],
     *,
     device: _Place | None = None,
-    split: dict[str, int] | None = None,
+    split: Mapping[str, int] | None = None,
     broadcast: bool = False,
     dtype: _DType | None = None,
     only: str | Sequence[str] | None = None,
@@ -243,7 +243,7 @@ def load(
     path: _Path | Iterable[_Path],
     *,
     device: Sequence[_Place],
-    split: dict[str, int] | None = None,
+    split: Mapping[str, int] | None = None,
     broadcast: bool = False,
     dtype: _DType | None = None,
     only: str | Sequence[str] | None = None,
@@ -252,7 +252,7 @@ def load(
 ) -> dict[str, Any]: ...
 def probe(seconds: float = 10.0) -> Probe: ...
 def save(
-    tensors: dict[str, Any],
+    tensors: Mapping[str, _Array],
     path: _Path,
     *,
     metadata: Mapping[str, str] | None = None,
@@ -262,7 +262,7 @@ def stream(
     path: _Path | Iterable[_Path],
     *,
     device: _Place | Sequence[_Place] | None = None,
-    split: dict[str, int] | None = None,
+    split: Mapping[str, int] | None = None,
     broadcast: bool = False,
     dtype: _DType | None = None,
     only: str | Sequence[str] | None = None,

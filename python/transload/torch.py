@@ -11,7 +11,7 @@ torch is imported at the first call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -26,13 +26,13 @@ __all__ = ["load_into"]
 
 def load_into(
     module: _torch.nn.Module,
-    path: str | PathLike[str] | Sequence[str | PathLike[str]],
+    path: str | PathLike[str] | Iterable[str | PathLike[str]],
     *,
     device: Any = None,
     strict: bool = True,
     dtype: Any = None,
     only: str | Iterable[str] | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Callable[[int, int], object] | bool | None = None,
 ) -> Any:
     """Loads a model, and makes its tensors the parameters and buffers of a module.
 
@@ -48,7 +48,7 @@ def load_into(
         dtype: The type to which floating-point tensors are converted while they are read. By default the tensors
             have the model's types, whatever the module's were.
         only: Patterns of the names to load. Other tensors of the module are left as they are.
-        progress: Called with the bytes that have arrived, and all.
+        progress: Called with the bytes that have arrived, and all; True draws a bar by tqdm.
 
     Returns:
         What ``module.load_state_dict`` returns: ``missing_keys`` and ``unexpected_keys``.

@@ -122,8 +122,8 @@ pub(crate) struct LoadOptions {
     #[arg(value_parser = model_path())]
     pub(crate) model: PathBuf,
 
-    /// The devices, or memories of them, as `transload devices` lists them: of several, each gets a share of the tensors like the
-    /// memory that it has free, or an equal one where that is not known of all
+    /// The devices, or memories of them, as `transload devices` lists them, separated by commas: of several, each gets a
+    /// share of the tensors like the memory that it has free, or an equal one where that is not known of all
     #[arg(
         long,
         value_name = "DEVICE",
