@@ -30,6 +30,8 @@ const MOST_ARENA_BYTES: u64 = 1 << 29;
 pub struct LoadPlan<'a> {
     load: Load<'a>,
     memories: Vec<MemoryId>,
+    /// The largest allocation in each of them.
+    limits: Vec<u64>,
     items: Vec<Item>,
     runs: Vec<Run>,
     arenas: Vec<Arena>,
@@ -72,6 +74,7 @@ impl<'a> LoadPlan<'a> {
         let mut plan = LoadPlan {
             load,
             memories: Vec::new(),
+            limits: Vec::new(),
             items: Vec::new(),
             runs: Vec::new(),
             arenas: Vec::new(),
@@ -82,25 +85,25 @@ impl<'a> LoadPlan<'a> {
         let places = plan.load.places.clone();
         let is_needed = chosen.iter().any(|choice| choice.place.is_none());
         let places = places.into_iter().filter(|_| is_needed);
-        let common = places.map(|place| plan.number(place));
-        let common = common.collect::<Result<Vec<usize>, _>>()?;
         let infos = plan.load.loader.manager.memories();
+        let common = places.map(|place| plan.number(place, &infos));
+        let common = common.collect::<Result<Vec<usize>, _>>()?;
         for choice in &chosen {
             let tensor = &all[choice.number];
             if let Some(dimension) = choice.split {
                 let parts = split_along(tensor, choice.ranges.clone(), dimension, common.len())?;
                 for (ranges, memory) in parts.into_iter().zip(&common) {
-                    plan.add(choice, Some(ranges), &[*memory], &infos)?;
+                    plan.add(choice, Some(ranges), &[*memory])?;
                 }
                 continue;
             }
             let own = match choice.place {
-                Some(place) => Some([plan.number(place)?]),
+                Some(place) => Some([plan.number(place, &infos)?]),
                 None if common.is_empty() => return Err(LoadError::NoPlace),
                 None => None,
             };
             let memories = own.as_ref().map_or(&common[..], |own| own);
-            plan.add(choice, choice.ranges.clone(), memories, &infos)?;
+            plan.add(choice, choice.ranges.clone(), memories)?;
         }
         plan.load.chosen = chosen;
         plan.allot(&infos)?;
@@ -114,7 +117,6 @@ impl<'a> LoadPlan<'a> {
         choice: &Choice,
         ranges: Option<Ranges>,
         memories: &[usize],
-        infos: &[MemoryInfo],
     ) -> Result<(), LoadError> {
         let tensor = &self.load.model.tensors()[choice.number];
         let part = ranges.map(|ranges| Part::new(tensor, ranges)).transpose()?;
@@ -136,12 +138,11 @@ impl<'a> LoadPlan<'a> {
             None => Some(read),
         };
         let Some(len_bytes) = len_bytes else {
-            let memory = self.memories[memories[0]];
             return Err(LoadError::TooLarge {
                 tensor: tensor.name.clone(),
                 len_bytes: u64::MAX,
-                memory,
-                limit: max_alloc(infos, memory),
+                memory: self.memories[memories[0]],
+                limit: self.limits[memories[0]],
             });
         };
         let item = self.items.len();
@@ -151,9 +152,7 @@ impl<'a> LoadPlan<'a> {
             read_bytes: read,
             len_bytes,
         });
-        let most = memories
-            .iter()
-            .map(|at| max_alloc(infos, self.memories[*at]));
+        let most = memories.iter().map(|at| self.limits[*at]);
         let limits = Limits {
             file_bytes: self.load.model.files()[tensor.file].len_bytes(),
             run_bytes: most.fold(MOST_RUN_BYTES, u64::min),
@@ -175,7 +174,7 @@ impl<'a> LoadPlan<'a> {
     }
 
     /// Returns the number of the memory of a place, which is new or not.
-    fn number(&mut self, place: Place) -> Result<usize, LoadError> {
+    fn number(&mut self, place: Place, infos: &[MemoryInfo]) -> Result<usize, LoadError> {
         let found = self.load.loader.manager.resolve(place);
         let memory = found.map_err(transload::Error::from)?;
         if memory.kind.is_file() || memory.kind.takes_turns() {
@@ -183,6 +182,9 @@ impl<'a> LoadPlan<'a> {
         }
         let known = self.memories.iter().position(|other| *other == memory);
         Ok(known.unwrap_or_else(|| {
+            let info = infos.iter().find(|info| info.id == memory);
+            let limit = info.map_or(u64::MAX, |info| info.max_alloc_bytes);
+            self.limits.push(limit);
             self.memories.push(memory);
             self.memories.len() - 1
         }))
@@ -195,7 +197,7 @@ impl<'a> LoadPlan<'a> {
         for run in &self.runs {
             let mut places = Vec::with_capacity(run.memories.len());
             for memory in run.memories.iter().copied() {
-                let limit = max_alloc(infos, self.memories[memory]);
+                let limit = self.limits[memory];
                 if run.len_bytes > limit {
                     let number = self.items[run.items[0].0].number;
                     return Err(LoadError::TooLarge {
@@ -464,9 +466,3 @@ pub enum Reading {
 
 /// A file is read from the cache if this part of it is there.
 const MOSTLY: f64 = 0.5;
-
-/// Returns the largest allocation in a memory.
-fn max_alloc(infos: &[MemoryInfo], memory: MemoryId) -> u64 {
-    let info = infos.iter().find(|info| info.id == memory);
-    info.map_or(u64::MAX, |info| info.max_alloc_bytes)
-}
