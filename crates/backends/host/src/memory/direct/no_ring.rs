@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use super::{Broken, Wanted};
+use super::{Broken, Row};
 
 pub(super) enum Ring {}
 
@@ -13,7 +13,7 @@ impl Ring {
 
     /// # Safety
     /// None: there is no ring.
-    pub(super) unsafe fn read(&mut self, _: Wanted, _: &File, _: *mut u8) -> Result<bool, Broken> {
+    pub(super) unsafe fn read(&mut self, _: Row, _: &File, _: *mut u8) -> Result<bool, Broken> {
         match *self {}
     }
 }
