@@ -250,7 +250,7 @@ impl Header {
 }
 
 /// Checks that no name is there twice.
-fn unique<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<(), HeaderError> {
+pub(crate) fn unique<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<(), HeaderError> {
     let mut named = HashSet::with_capacity(names.size_hint().0);
     match names.find(|name| !named.insert(name.as_str())) {
         None => Ok(()),

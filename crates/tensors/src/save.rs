@@ -79,8 +79,9 @@ impl Save {
     /// The files are written as `.transload-RANDOM.partial` in their folder. [`Saving::wait`] puts them in their places.
     ///
     /// # Errors
-    /// When the path ends in `.gguf` or `.json`, a list of shards with the name of the one file is there, or a file with the name of the shards, two tensors have one name, a tensor has no
-    /// [region](Tensor::region), safetensors has no such type, a file cannot be created, or the library refuses a copy.
+    /// When the path ends in `.gguf` or `.json`, a list of shards with the name of the one file is there, or a file with the
+    /// name of the shards, two tensors have one name, a tensor has no [region](Tensor::region), safetensors has no such type,
+    /// a file cannot be created, or the library refuses a copy.
     pub fn start(self, path: impl AsRef<Path>) -> Result<Saving, SaveError> {
         let path = path.as_ref();
         let is_other = |ending: &OsStr| ending == "gguf" || ending == "json";

@@ -1,12 +1,12 @@
 //! Lists of shards: `model.safetensors.index.json`, which says of each tensor in which file it is.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::{Files, Model, ModelError};
-use crate::HeaderError;
+use crate::header::unique;
 use crate::pairs::Pairs;
 
 /// A list of a million tensors has half of that.
@@ -59,14 +59,11 @@ pub(super) fn open(files: &dyn Files, path: &Path) -> Result<Model, ModelError> 
         });
     }
     let mut model = Model::of_files(files, &shards)?;
-    let mut named = HashSet::with_capacity(model.tensors.len());
-    if let Some(twice) = { model.tensors.iter() }.find(|of| !named.insert((of.file, &of.name))) {
-        return Err(ModelError::Header {
-            path: shards[twice.file].clone(),
-            source: HeaderError::Duplicate {
-                name: twice.name.clone(),
-            },
-        });
+    for shard in model.tensors.chunk_by(|one, next| one.file == next.file) {
+        unique(shard.iter().map(|of| &of.name)).map_err(|source| ModelError::Header {
+            path: shards[shard[0].file].clone(),
+            source,
+        })?;
     }
     let is_listed = |file: usize, tensor: &str| {
         let listed = shard_of.get(tensor).map(|shard| folder.join(shard));

@@ -159,10 +159,11 @@ impl TransferManager {
         let links = link_reports(&topology, measurements, checks.faulty());
         let mut profile = Profile::new(&topology, links.iter().filter_map(measured).collect());
         // What was known stays where nothing was measured.
-        let is_measured = !profile.links().is_empty();
-        if is_measured {
-            self.adopt_profile(&profile);
-        }
+        let adopt = |profile: &Profile| match profile.links() {
+            [] => {}
+            _ => self.adopt_profile(profile),
+        };
+        adopt(&profile);
         let faulty = profile.links().iter().filter(|link| link.faulty);
         self.keep_condemned(faulty.map(|link| link.id), FAULTY);
 
@@ -185,9 +186,7 @@ impl TransferManager {
             &mut timer.phase(ProbePhase::TimingPairs, watch),
         );
         profile = profile.with_routes(corrections(&pairs));
-        if is_measured {
-            self.adopt_profile(&profile);
-        }
+        adopt(&profile);
         pairs.retain(|pair| !pair.is_rival);
         ProbeReport {
             links,

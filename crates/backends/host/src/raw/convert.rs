@@ -182,30 +182,45 @@ impl<const N: usize> Block<N> {
         if wide::is_here() {
             return Block::convert_wide;
         }
-        Block::convert::<false>
+        Block::convert_plain
     }
 
-    /// As [`Block::convert`], for processors with [`wide`] instructions.
+    fn convert_plain(&mut self, count: usize, from: Element, to: Element) {
+        self.convert(count, (from, to), widen, narrow);
+    }
+
+    /// For processors with [`wide`] instructions, which all of it is compiled to.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,f16c")]
     fn convert_wide(&mut self, count: usize, from: Element, to: Element) {
-        self.convert::<true>(count, from, to);
+        self.convert(
+            count,
+            (from, to),
+            |halves, singles| wide::widen(halves, singles),
+            |singles, halves| wide::narrow(singles, halves),
+        );
     }
 
     /// Converts the first numbers, over singles: all forms but doubles have fewer digits, so that numbers are rounded once.
     #[inline(always)]
-    fn convert<const WIDE: bool>(&mut self, count: usize, from: Element, to: Element) {
+    fn convert(
+        &mut self,
+        count: usize,
+        (from, to): (Element, Element),
+        widen: impl Fn(&[u16], &mut [f32]),
+        narrow: impl Fn(&[f32], &mut [u16]),
+    ) {
         let (doubles, singles) = (&mut self.doubles[..count], &mut self.singles[..count]);
         let (halves, bytes) = (&mut self.halves[..count], &self.bytes[..count]);
         match (from, to) {
             (from, to) if from == to => return,
             (Element::F64, Element::F32) => put(singles, doubles, |of| f64::from_bits(of) as f32),
             (Element::F64, _) => put(singles, doubles, |of| shortened(f64::from_bits(of))),
-            (Element::F16, _) => widen::<WIDE>(halves, singles),
+            (Element::F16, _) => widen(halves, singles),
             // The upper half of a half.
             (Element::F8E5M2, _) => {
                 put(halves, bytes, |of| u16::from(of) << 8);
-                widen::<WIDE>(halves, singles);
+                widen(halves, singles);
             }
             (Element::BF16, _) => put(singles, halves, |of| f32::from_bits(u32::from(of) << 16)),
             (Element::F8E4M3, _) => put(singles, bytes, e4m3),
@@ -213,41 +228,27 @@ impl<const N: usize> Block<N> {
         }
         match to {
             Element::F64 => put(doubles, singles, |of| f64::from(of).to_bits()),
-            Element::F16 => narrow::<WIDE>(singles, halves),
+            Element::F16 => narrow(singles, halves),
             Element::BF16 => put(halves, singles, bf16),
             _ => {}
         }
     }
 }
 
-#[inline(always)]
-fn widen<const WIDE: bool>(halves: &[u16], singles: &mut [f32]) {
-    #[cfg(target_arch = "x86_64")]
-    let (halves, singles) = match WIDE {
-        // SAFETY: the processor has the instructions.
-        true => unsafe { wide::widen(halves, singles) },
-        false => (halves, singles),
-    };
+fn widen(halves: &[u16], singles: &mut [f32]) {
     halves
         .reinterpret_cast::<f16>()
         .convert_to_f32_slice(singles);
 }
 
-#[inline(always)]
-fn narrow<const WIDE: bool>(singles: &[f32], halves: &mut [u16]) {
-    #[cfg(target_arch = "x86_64")]
-    let (singles, halves) = match WIDE {
-        // SAFETY: the processor has the instructions.
-        true => unsafe { wide::narrow(singles, halves) },
-        false => (singles, halves),
-    };
+fn narrow(singles: &[f32], halves: &mut [u16]) {
     halves
         .reinterpret_cast_mut::<f16>()
         .convert_from_f32_slice(singles);
 }
 
-/// Halves by F16C, eight at a time. The crate half asks the processor for it at each eight: F16 to F32 in one thread took a
-/// fifth longer (EPYC).
+/// Halves by F16C, eight at a time. The crate half asks the processor for it at each eight: F16 to F32 in one thread took half
+/// as long again (EPYC).
 #[cfg(target_arch = "x86_64")]
 mod wide {
     use std::arch::is_x86_feature_detected;
@@ -260,13 +261,9 @@ mod wide {
         is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")
     }
 
-    /// Returns what is left.
     #[target_feature(enable = "avx2,f16c")]
     #[inline]
-    pub(super) fn widen<'a, 'b>(
-        halves: &'a [u16],
-        singles: &'b mut [f32],
-    ) -> (&'a [u16], &'b mut [f32]) {
+    pub(super) fn widen(halves: &[u16], singles: &mut [f32]) {
         let (from, rest) = halves.as_chunks::<8>();
         let (to, others) = singles.as_chunks_mut::<8>();
         for (from, to) in from.iter().zip(to) {
@@ -276,16 +273,12 @@ mod wide {
             // SAFETY: writes eight singles.
             unsafe { _mm256_storeu_ps(to.as_mut_ptr(), eight) };
         }
-        (rest, others)
+        super::widen(rest, others);
     }
 
-    /// Returns what is left.
     #[target_feature(enable = "avx2,f16c")]
     #[inline]
-    pub(super) fn narrow<'a, 'b>(
-        singles: &'a [f32],
-        halves: &'b mut [u16],
-    ) -> (&'a [f32], &'b mut [u16]) {
+    pub(super) fn narrow(singles: &[f32], halves: &mut [u16]) {
         let (from, rest) = singles.as_chunks::<8>();
         let (to, others) = halves.as_chunks_mut::<8>();
         for (from, to) in from.iter().zip(to) {
@@ -295,7 +288,7 @@ mod wide {
             // SAFETY: writes eight halves.
             unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), eight) };
         }
-        (rest, others)
+        super::narrow(rest, others);
     }
 }
 
@@ -303,6 +296,8 @@ fn each<T: Copy>(numbers: &mut [T], of: impl Fn(T) -> T) {
     numbers.iter_mut().for_each(|number| *number = of(*number));
 }
 
+/// Inlined, so that it has the instructions of where it is called.
+#[inline(always)]
 fn put<T, U: Copy>(numbers: &mut [T], others: &[U], of: impl Fn(U) -> T) {
     for (number, other) in numbers.iter_mut().zip(others) {
         *number = of(*other);
@@ -550,7 +545,7 @@ mod tests {
                 match is_own {
                     // SAFETY: the processor was asked for what it has.
                     true => unsafe { Block::<ALL>::fastest()(&mut block, ALL - 3, from, to) },
-                    false => block.convert::<false>(ALL - 3, from, to),
+                    false => block.convert_plain(ALL - 3, from, to),
                 }
                 let len = to.len_bytes() as usize * ALL;
                 // SAFETY: the numbers of that form.

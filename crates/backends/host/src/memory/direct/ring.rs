@@ -58,14 +58,13 @@ impl Ring {
                     free.pop();
                 }
             }
-            let under_way = in_flight(&free, &full);
-            if under_way == 0 && full.is_empty() {
+            if free.len() == SLOTS {
                 return Ok(is_whole);
             }
             // The disk goes on while bytes that have come are taken. Interrupted or not: what is in flight writes memory, so it is
             // waited for in any case.
-            let wanted_now = usize::from(full.is_empty());
-            let is_broken = ring.submit_and_wait(wanted_now).is_err_and(|error| {
+            let awaited = usize::from(full.is_empty());
+            let is_broken = ring.submit_and_wait(awaited).is_err_and(|error| {
                 let again = [libc::EINTR, libc::EAGAIN, libc::EBUSY];
                 !error
                     .raw_os_error()
