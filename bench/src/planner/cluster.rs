@@ -106,7 +106,7 @@ fn memory(id: MemoryId) -> MemoryInfo {
         total_bytes: None,
         max_alloc_bytes: 1 << 36,
         alignment: 256,
-        host_addressable: id.device.kind == DeviceKind::CPU,
+        host_addressable: id.device.is_host(),
         staging: id.kind == MemoryKind::Pinned,
     }
 }

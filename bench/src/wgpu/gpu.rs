@@ -116,10 +116,7 @@ impl Gpu {
     }
 
     fn id(&self) -> DeviceId {
-        DeviceId {
-            kind: DeviceKind::WGPU,
-            index: self.index,
-        }
+        DeviceId::new(DeviceKind::WGPU, self.index)
     }
 
     /// The place of users' own buffers.

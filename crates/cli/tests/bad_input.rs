@@ -33,12 +33,6 @@ fn malformed_devices_and_sizes_are_usage_errors() {
             &[],
         );
     }
-    refused(
-        &folder,
-        &["copy", "model", "node/a/cpu:0"],
-        2,
-        &["reserved"],
-    );
     for size in ["", "KiB", "1e3", "3 parsecs", "16777216TiB"] {
         refused(
             &folder,

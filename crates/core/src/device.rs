@@ -1,9 +1,10 @@
 //! Names of devices, memories and places, and their notation.
 
 use core::fmt;
+use core::hash::{Hash, Hasher};
 use core::str::FromStr;
 
-use crate::{Name, ParseError};
+use crate::{BackendId, Name, ParseError};
 
 /// The kind of a device: `cpu`, `cuda`, `wgpu`, `metal`, `sim`, or any kind that a backend registers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,10 +35,52 @@ impl fmt::Debug for DeviceKind {
     }
 }
 
-/// One device: a kind and an index that counts from 0, written `cuda:1`. The index may be left out
-/// when it is 0.
+/// The machine that a device belongs to: the one that the program runs on, or another one by the name that the program
+/// gave it when it connected. Every program names other machines for itself.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Node(Option<Name>);
+
+impl Node {
+    /// The machine that the program runs on.
+    pub const HERE: Node = Node(None);
+
+    /// Returns the other machine of that name.
+    pub const fn named(name: Name) -> Node {
+        Node(Some(name))
+    }
+
+    /// Returns the name of another machine; `None` for this one.
+    pub const fn name(self) -> Option<Name> {
+        self.0
+    }
+
+    /// Returns whether it is the machine that the program runs on.
+    pub const fn is_here(self) -> bool {
+        self.0.is_none()
+    }
+}
+
+/// Plans are looked up by four devices, which mostly are here: nothing is hashed for those.
+impl Hash for Node {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        if let Some(name) = self.0 {
+            name.hash(state);
+        }
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_ref().map_or("here", Name::as_str))
+    }
+}
+
+/// One device: a kind and an index that counts from 0, written `cuda:1`, and `box2/cuda:1` where it belongs to another
+/// machine. The index may be left out when it is 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId {
+    /// The machine that it belongs to.
+    pub node: Node,
     /// The kind of the device.
     pub kind: DeviceKind,
     /// Its position among the devices of its kind.
@@ -50,7 +93,26 @@ impl DeviceId {
 
     /// Returns the device number `index` of `kind`.
     pub const fn new(kind: DeviceKind, index: u32) -> DeviceId {
-        DeviceId { kind, index }
+        DeviceId {
+            node: Node::HERE,
+            kind,
+            index,
+        }
+    }
+
+    /// Returns the device of the same kind and index at `node`.
+    pub const fn at(self, node: Node) -> DeviceId {
+        DeviceId { node, ..self }
+    }
+
+    /// Returns whether it is a processor of the machine that the program runs on.
+    pub fn is_host(self) -> bool {
+        self.node.is_here() && self.kind == DeviceKind::CPU
+    }
+
+    /// Returns the name of the backend that brings it, unless a program chose another one: its machine's, or its kind's.
+    pub fn backend(self) -> BackendId {
+        BackendId(self.node.name().unwrap_or(self.kind.0))
     }
 
     /// Returns the memory of `kind` at this device.
@@ -61,6 +123,9 @@ impl DeviceId {
 
 impl fmt::Display for DeviceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(node) = self.node.name() {
+            write!(f, "{node}/")?;
+        }
         write!(f, "{}:{}", self.kind, self.index)
     }
 }
@@ -75,12 +140,16 @@ impl FromStr for DeviceId {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<DeviceId, ParseError> {
-        if text.starts_with("node/") {
-            return Err(ParseError::reserved(text));
-        }
-        let (kind, index) = match text.split_once(':') {
+        let (node, local) = match text.split_once('/') {
+            Some((node, local)) => {
+                let name = Name::new(node).ok_or_else(|| ParseError::device(text))?;
+                (Node::named(name), local)
+            }
+            None => (Node::HERE, text),
+        };
+        let (kind, index) = match local.split_once(':') {
             Some((kind, index)) => (kind, Some(index)),
-            None => (text, None),
+            None => (local, None),
         };
         let kind = Name::new(kind).ok_or_else(|| ParseError::device(text))?;
         let index = match index {
@@ -90,7 +159,7 @@ impl FromStr for DeviceId {
             }
             Some(_) => return Err(ParseError::device(text)),
         };
-        Ok(DeviceId::new(DeviceKind(kind), index))
+        Ok(DeviceId::new(DeviceKind(kind), index).at(node))
     }
 }
 
@@ -200,6 +269,13 @@ pub struct MemoryId {
     pub kind: MemoryKind,
 }
 
+impl MemoryId {
+    /// As [`MemoryKind::is_hidden`], and false for memory of other machines, which their own engines make visible.
+    pub const fn is_hidden(self) -> bool {
+        self.device.node.is_here() && self.kind.is_hidden()
+    }
+}
+
 impl fmt::Display for MemoryId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.device, self.kind)
@@ -217,7 +293,7 @@ impl FromStr for MemoryId {
 
     fn from_str(text: &str) -> Result<MemoryId, ParseError> {
         let (device, kind) = text
-            .split_once('/')
+            .rsplit_once('/')
             .ok_or_else(|| ParseError::memory(text))?;
         Ok(MemoryId {
             device: device.parse()?,
@@ -308,7 +384,7 @@ impl FromStr for DeviceName {
 
 /// A place for bytes: a device, and the kind of its memory if the default is not wanted.
 ///
-/// Written `cuda:0`, `cpu:0/shared`, or with a UUID in place of the device.
+/// Written `cuda:0`, `cpu:0/shared`, `box2/cuda:0`, `box2/cpu:0/shared`, or with a UUID in place of a device of this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Place {
     /// The device.
@@ -330,10 +406,16 @@ impl FromStr for Place {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Place, ParseError> {
-        if text.starts_with("node/") {
-            return Err(ParseError::reserved(text));
-        }
-        let (device, memory) = match text.split_once('/') {
+        // What follows the last slash is a device behind a machine's name, as in `box2/cuda`, and else a memory.
+        let (device, memory) = match text.rsplit_once('/') {
+            Some((node, device))
+                if !node.contains(['/', ':'])
+                    && Name::new(node).is_some()
+                    && device.parse::<MemoryKind>().is_err()
+                    && device.parse::<DeviceId>().is_ok() =>
+            {
+                (text, None)
+            }
             Some((device, kind)) => (device, Some(kind.parse()?)),
             None => (text, None),
         };
@@ -403,9 +485,40 @@ mod tests {
     }
 
     #[test]
-    fn names_of_other_machines_are_reserved() {
-        let error = "node/a/cuda:0".parse::<Place>().unwrap_err();
-        assert!(error.to_string().contains("reserved"), "{error}");
+    fn a_device_of_another_machine_is_written_behind_the_name_of_the_machine() {
+        let here: DeviceId = "cuda:1".parse().unwrap();
+        let there = here.at(Node::named(Name::constant("box2")));
+        assert!(here.node.is_here() && here < there && here != there);
+        assert_eq!(there.to_string(), "box2/cuda:1");
+        assert_eq!("box2/cuda:1".parse(), Ok(there));
+        assert!(DeviceId::CPU0.is_host() && !DeviceId::CPU0.at(there.node).is_host());
+        for text in [
+            "box2/cpu:0/shared",
+            "box2/cuda:0",
+            "file/cpu:0",
+            "cpu/cuda:3",
+        ] {
+            assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
+        }
+        // The shortest notations: a word behind the only slash is a memory if it can be one.
+        let place = |text: &str| text.parse::<Place>().map(|place| place.to_string());
+        assert_eq!(place("box2/cuda").unwrap(), "box2/cuda:0");
+        assert_eq!(place("cuda/pinned").unwrap(), "cuda:0/pinned");
+        for text in [
+            "/cuda:0",
+            "box2/",
+            "a/b/c/d",
+            "a//b",
+            "Box2/cuda:0",
+            "box2/x/cuda:0",
+            "sixteen-letters-/cpu:0",
+        ] {
+            let error = place(text).unwrap_err();
+            assert!(
+                error.to_string().contains(text.rsplit('/').next().unwrap()),
+                "{error}"
+            );
+        }
     }
 
     #[test]

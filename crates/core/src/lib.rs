@@ -44,7 +44,7 @@ pub use bytes::{ByteRate, ByteSize, Nanoseconds};
 pub use cache::{CacheStats, PlanCache};
 pub use correction::{Compared, Correction};
 pub use cost::{Cost, Curve, CurveError, Piece, Timing};
-pub use device::{DeviceId, DeviceKind, DeviceName, MemoryId, MemoryKind, Place, Uuid};
+pub use device::{DeviceId, DeviceKind, DeviceName, MemoryId, MemoryKind, Node, Place, Uuid};
 pub use element::{Conversion, Element, NoConversion};
 pub use estimate::Estimate;
 pub use hazard::{Entered, Footprint, FootprintError, Hazards, Ticket};

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
+use core::num::NonZeroU8;
 use core::str::FromStr;
 
 use crate::ParseError;
@@ -13,7 +14,7 @@ use crate::ParseError;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
     bytes: [u8; Name::MAX_LEN],
-    len: u8,
+    len: NonZeroU8,
 }
 
 impl Name {
@@ -24,7 +25,13 @@ impl Name {
     /// `[a-z][a-z0-9_-]*`.
     pub const fn new(text: &str) -> Option<Name> {
         let text = text.as_bytes();
-        if text.is_empty() || text.len() > Name::MAX_LEN || !text[0].is_ascii_lowercase() {
+        if text.len() > Name::MAX_LEN {
+            return None;
+        }
+        let Some(len) = NonZeroU8::new(text.len() as u8) else {
+            return None;
+        };
+        if !text[0].is_ascii_lowercase() {
             return None;
         }
         let mut bytes = [0; Name::MAX_LEN];
@@ -37,10 +44,7 @@ impl Name {
             bytes[i] = c;
             i += 1;
         }
-        Some(Name {
-            bytes,
-            len: text.len() as u8,
-        })
+        Some(Name { bytes, len })
     }
 
     /// Returns a name that is known when the program is compiled.
@@ -57,14 +61,14 @@ impl Name {
     /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         // Only ASCII passes `new`.
-        core::str::from_utf8(&self.bytes[..self.len as usize]).unwrap_or("")
+        core::str::from_utf8(&self.bytes[..usize::from(self.len.get())]).unwrap_or("")
     }
 }
 
 /// One number in place of a slice and its length: plans are looked up by four names.
 impl Hash for Name {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let mut whole = [self.len; Name::MAX_LEN + 1];
+        let mut whole = [self.len.get(); Name::MAX_LEN + 1];
         whole[..Name::MAX_LEN].copy_from_slice(&self.bytes);
         state.write_u128(u128::from_ne_bytes(whole));
     }

@@ -14,7 +14,7 @@ pub enum ParseError {
     },
     /// Not a device.
     #[error(
-        "{text:?} is not a device: write kind:index in small letters, as in cpu:0 or cuda:1, or a UUID"
+        "{text:?} is not a device: write kind:index in small letters, as in cpu:0 or cuda:1, behind the name of another machine as in box2/cuda:1, or a UUID"
     )]
     Device {
         /// What was written.
@@ -40,12 +40,6 @@ pub enum ParseError {
         /// What was written.
         text: String,
     },
-    /// A name under a prefix that is kept for later.
-    #[error("{text:?} is reserved: names under node/ will mean other machines")]
-    Reserved {
-        /// What was written.
-        text: String,
-    },
 }
 
 impl ParseError {
@@ -63,9 +57,5 @@ impl ParseError {
 
     pub(crate) fn size(text: &str) -> ParseError {
         ParseError::Size { text: text.into() }
-    }
-
-    pub(crate) fn reserved(text: &str) -> ParseError {
-        ParseError::Reserved { text: text.into() }
     }
 }

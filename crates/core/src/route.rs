@@ -95,6 +95,11 @@ impl Route {
             .chain(self.links.iter().map(|link| link.id.dst))
     }
 
+    /// Returns the source and the destination.
+    pub fn ends(&self) -> Option<(MemoryId, MemoryId)> {
+        Some((self.links.first()?.id.src, self.links.last()?.id.dst))
+    }
+
     /// Returns the memories between source and destination, where slots are leased.
     pub fn staging(&self) -> impl Iterator<Item = MemoryId> + '_ {
         let last = self.links.len() - 1;

@@ -9,9 +9,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::{
-    Correction, Curve, DeviceId, DeviceKind, MemoryId, Name, ParseError, PciAddress, Uuid, defaults,
-};
+use crate::{Correction, Curve, DeviceId, MemoryId, Name, ParseError, PciAddress, Uuid, defaults};
 use index::Index;
 
 /// Names a backend: the code that drives one memory system. At most one backend of a name takes
@@ -378,7 +376,7 @@ impl Topology {
 
     /// Returns how much of the host's processors and memory bus an engine keeps busy while it works, in parts of 1024.
     pub fn host_load(&self, engine: EngineId) -> u16 {
-        let is_host = engine.device.kind == DeviceKind::CPU;
+        let is_host = engine.device.is_host();
         let is_software = || self.device(engine.device).is_some_and(|of| of.software);
         defaults::host_load(is_host, !is_host && is_software())
     }
@@ -535,7 +533,7 @@ mod tests {
 
     #[test]
     fn links_are_found_by_name_and_each_name_is_taken_once() {
-        let memory = |n| DeviceId::new(DeviceKind::SIM, n).memory(MemoryKind::Device);
+        let memory = |n| DeviceId::new(crate::DeviceKind::SIM, n).memory(MemoryKind::Device);
         let id = |src, dst| LinkId {
             src: memory(src),
             dst: memory(dst),

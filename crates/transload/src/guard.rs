@@ -72,7 +72,7 @@ impl Entry {
     /// Waits for the work that other code gave the device of the memory, before the host looks.
     fn make_visible(&self) -> Result<(), GuardError> {
         let memory = self.memory();
-        if !memory.kind.is_hidden() {
+        if !memory.is_hidden() {
             return Ok(());
         }
         let Some(backend) = self.shared.backend_of(&self.end) else {

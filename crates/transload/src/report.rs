@@ -8,15 +8,13 @@ use core::time::Duration;
 
 use transload_core::flight::Tried;
 use transload_core::{
-    ByteRate, ByteSize, MemoryId, MemoryKind, Method, Nanoseconds, Plan, Topology,
+    ByteRate, ByteSize, MemoryId, MemoryKind, Method, Nanoseconds, Plan, Route, Topology,
 };
 use transload_hal::Fault;
 
 /// The result of a transfer, and its times.
 #[derive(Clone, PartialEq)]
 pub struct Report {
-    pub(crate) src: Option<MemoryId>,
-    pub(crate) dst: Option<MemoryId>,
     pub(crate) bytes: u64,
     pub(crate) plan: Option<Arc<Plan>>,
     pub(crate) waited_ns: u64,
@@ -56,8 +54,7 @@ impl fmt::Debug for InALine<'_> {
 impl fmt::Debug for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Report")
-            .field("src", &self.src)
-            .field("dst", &self.dst)
+            .field("ends", &self.ends())
             .field("bytes", &self.bytes)
             .field("plan", &self.plan.as_deref().map(InALine))
             .field("waited_ns", &self.waited_ns)
@@ -100,9 +97,16 @@ impl Report {
 
     /// Returns the memories that the bytes visited, over the first of the plan's lanes.
     pub fn route(&self) -> impl Iterator<Item = MemoryId> + '_ {
-        let plan = self.plan.as_ref();
-        let route = plan.and_then(|plan| plan.lanes.first()?.route.as_ref());
+        let route = self.first_route();
         route.into_iter().flat_map(|route| route.memories())
+    }
+
+    fn first_route(&self) -> Option<&Route> {
+        self.plan.as_ref()?.lanes.first()?.route.as_ref()
+    }
+
+    fn ends(&self) -> Option<(MemoryId, MemoryId)> {
+        self.first_route()?.ends()
     }
 
     /// Returns the time from the submission until the first operation could be submitted: until earlier transfers and
@@ -162,9 +166,9 @@ impl Report {
 
     pub(crate) fn marked(mut self, topology: &Topology) -> Report {
         let mut simulated = topology.devices().iter().filter(|device| device.simulated);
-        let is_end = |end: Option<MemoryId>, id| end.is_some_and(|memory| memory.device == id);
-        self.simulated =
-            simulated.any(|device| is_end(self.src, device.id) || is_end(self.dst, device.id));
+        let ends = self.ends();
+        let is_end = |id| ends.is_some_and(|(src, dst)| src.device == id || dst.device == id);
+        self.simulated = simulated.any(|device| is_end(device.id));
         self
     }
 }
@@ -187,11 +191,12 @@ impl fmt::Display for Short {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = ByteSize(self.bytes);
+        let (src, dst) = self.ends().unzip();
         write!(
             f,
             "{bytes}  {} → {}  {}",
-            Short(self.src),
-            Short(self.dst),
+            Short(src),
+            Short(dst),
             self.method()
         )?;
         if let Some(rate) = self.bytes_per_second() {

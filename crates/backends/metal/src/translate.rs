@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use transload_hal::{Buffer, DeviceKind, GUEST_KINDS, MemoryKind, Op, Part, Span};
+use transload_hal::{Buffer, GUEST_KINDS, MemoryKind, Op, Part, Span};
 
 use crate::gpu::Gpu;
 use crate::memory::{MetalBuffer, MetalTexture};
@@ -77,7 +77,7 @@ impl End {
             return Err("an operand reaches past its buffer".into());
         }
         let memory = buffer.memory();
-        if memory.device.kind == DeviceKind::CPU && GUEST_KINDS.contains(&memory.kind) {
+        if memory.device.is_host() && GUEST_KINDS.contains(&memory.kind) {
             let spans = buffer.host(offset, len).zip(buffer.whole().host(0, 0));
             let operand =
                 spans.map(|(span, storage)| End::Host(HostOperand::new(span, storage.addr())));

@@ -108,10 +108,7 @@ impl Wgpu {
         let numbers = Arc::new(AtomicU64::new(1));
         let mut queues = Vec::new();
         for (index, (device, queue)) in devices.into_iter().enumerate() {
-            let id = DeviceId {
-                kind: DeviceKind::WGPU,
-                index: index as u32,
-            };
+            let id = DeviceId::new(DeviceKind::WGPU, index as u32);
             let gpu = Arc::new(Gpu::new(id, device, queue));
             queues.push(Queue::new(gpu, Arc::clone(&sink), Arc::clone(&numbers)));
         }

@@ -425,7 +425,7 @@ impl Owner {
                 device: memory.id.device,
                 index: 0,
             },
-            hides: memory.id.kind.is_hidden(),
+            hides: memory.id.is_hidden(),
             visible: visible_cost(memory.id.kind).into(),
         }
     }

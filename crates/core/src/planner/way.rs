@@ -174,5 +174,8 @@ impl Way {
 
 /// Equality that looks at the numbers first: of the engines of a machine most differ there.
 pub(super) fn same(a: EngineId, b: EngineId) -> bool {
-    a.index == b.index && a.device.index == b.device.index && a.device.kind == b.device.kind
+    a.index == b.index
+        && a.device.index == b.device.index
+        && a.device.kind == b.device.kind
+        && a.device.node == b.device.node
 }

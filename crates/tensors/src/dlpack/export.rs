@@ -83,6 +83,9 @@ unsafe extern "C" fn delete<M: Managed>(managed: *mut M) {
 /// Returns the device that consumers know a memory by, and what its memory is lent as.
 fn device_of(memory: MemoryId) -> Result<(DLDevice, ExternalKind), DLPackError> {
     use MemoryKind::{Device, Managed, Pageable, Pinned, Shared};
+    if !memory.device.node.is_here() {
+        return Err(DLPackError::Memory { memory });
+    }
     let (device_type, kind) = match (memory.device.kind, memory.kind) {
         // PyTorch 2.15 refuses `kDLCUDAHost`, and pinned memory is host memory, too.
         (DeviceKind::CPU, Pageable | Shared | Pinned) => (DLDevice::CPU, ExternalKind::Host),

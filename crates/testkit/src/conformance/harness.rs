@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use transload_hal::{
-    AllocError, AllocSpec, Backend, BackendId, Buffer, DeviceKind, HostSpan, MemoryId, Name,
-    StorageId, StorageInfo,
+    AllocError, AllocSpec, Backend, BackendId, Buffer, HostSpan, MemoryId, Name, StorageId,
+    StorageInfo,
 };
 
 /// Gives the suite a backend, access to its memory without the backend's operations, and a way to
@@ -24,7 +24,7 @@ pub trait Harness {
     fn make(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
         let inventory = self.backend().inventory();
         let own = inventory.memories.iter().any(|info| info.id == memory);
-        if !own && memory.device.kind == DeviceKind::CPU {
+        if !own && memory.device.is_host() {
             return Ok(posing_as(memory, spec.len_bytes));
         }
         self.backend().allocate(memory, spec)

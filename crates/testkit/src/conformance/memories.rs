@@ -1,7 +1,7 @@
 //! The inventory is sound, and allocations have the requested properties.
 
 use transload_hal::Topology;
-use transload_hal::{AllocError, AllocSpec, DeviceKind, ErrorClass, MemoryInfo};
+use transload_hal::{AllocError, AllocSpec, ErrorClass, MemoryInfo};
 
 use super::bench::{Bench, Case, CaseError, CaseResult, ensure, fail, nowhere, skip};
 
@@ -44,7 +44,7 @@ fn inventory(bench: &Bench<'_>) -> CaseResult {
             .iter()
             .any(|device| device.id == memory.id.device);
         // Memory that devices bring to the host belongs to the processors, whose memories the host's backend lists.
-        ensure(known || memory.id.device.kind == DeviceKind::CPU, || {
+        ensure(known || memory.id.device.is_host(), || {
             format!("{} is at no device listed", memory.id)
         })?;
         ensure(memory.backend == seen.backend, || {

@@ -134,7 +134,7 @@ impl Builder {
             .map(|memory| MemoryUse::new(memory.id, memory.total_bytes.unwrap_or(u64::MAX)))
             .collect();
         let load = |engine: &EngineId| {
-            let is_host = engine.device.kind == DeviceKind::CPU;
+            let is_host = engine.device.is_host();
             let mut devices = inventory.devices.iter();
             let is_software = devices.any(|info| info.id == engine.device && info.software);
             host_load(is_host, !is_host && is_software)
@@ -170,10 +170,8 @@ impl Builder {
 const MAX_DEVICES: usize = 64;
 
 fn leave_out_host(inventory: &mut Inventory) {
-    let is_host = |memory: MemoryId| memory.device.kind == DeviceKind::CPU;
-    inventory
-        .devices
-        .retain(|device| device.id.kind != DeviceKind::CPU);
+    let is_host = |memory: MemoryId| memory.device.is_host();
+    inventory.devices.retain(|device| !device.id.is_host());
     inventory.memories.retain(|memory| !is_host(memory.id));
     inventory.links.retain(|link| {
         let ends = [link.id.src, link.id.dst];
@@ -192,7 +190,7 @@ fn rows(inventory: &Inventory, engines: &mut Vec<EngineId>) -> Vec<LinkRow> {
             link.id.dst.device,
             link.id.src.device,
         ];
-        let hardware = |device: &DeviceId| device.kind != DeviceKind::CPU;
+        let hardware = |device: &DeviceId| !device.is_host();
         let found = candidates.into_iter().find(hardware);
         at(found.unwrap_or(link.id.engine.device))
     };

@@ -171,7 +171,7 @@ impl State {
 }
 
 fn no_backend(memory: MemoryId) -> (BackendId, Fault) {
-    let name = BackendId(memory.device.kind.0);
+    let name = memory.device.backend();
     let message = alloc::format!("no backend allocates in {memory}");
     (name, Fault::new(ErrorClass::Unsupported, message))
 }

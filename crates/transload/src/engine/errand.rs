@@ -5,7 +5,7 @@ use alloc::vec;
 
 use transload_core::{DeviceId, MemoryId, MemoryKind};
 use transload_hal::{
-    AllocError, AllocSpec, Backend, BackendId, Buffer, Fault, HostSpan, StorageId, StorageInfo,
+    AllocError, AllocSpec, Backend, Buffer, Fault, HostSpan, StorageId, StorageInfo,
 };
 
 use super::unwind::{guarded, own_fault};
@@ -102,7 +102,7 @@ fn scratch(byte: impl Fn(u64) -> u8) -> Buffer {
         base: host.addr(),
         len_bytes: PROOF_BYTES,
         memory,
-        backend: BackendId(memory.device.kind.0),
+        backend: memory.device.backend(),
         writable: true,
         host: Some(host),
     };

@@ -227,8 +227,6 @@ impl State {
             })
         });
         Report {
-            src: src.map(|end| end.buffer.memory()),
-            dst: active.dst.as_ref().map(|end| end.buffer.memory()),
             bytes: src.map_or(0, |end| end.shape.payload_bytes()),
             plan: active.carrier().cloned(),
             waited_ns: active.begun.since_ns(active.submitted),

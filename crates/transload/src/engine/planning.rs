@@ -430,7 +430,7 @@ impl Planning {
     /// Returns the backend that serves a link.
     pub(crate) fn backend_of_link(&self, id: LinkId) -> BackendId {
         let link = self.topology.link(id);
-        link.map_or(BackendId(id.engine.device.kind.0), |link| link.backend)
+        link.map_or(id.engine.device.backend(), |link| link.backend)
     }
 
     /// Returns the backend that allocates in a memory.

@@ -4,7 +4,7 @@ use core::cmp::Reverse;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use transload_core::{DeviceId, DeviceKind, EngineId, MemoryId};
+use transload_core::{DeviceId, EngineId, MemoryId};
 use transload_hal::{BackendId, Buffer};
 
 /// The place of a transfer in the table.
@@ -99,7 +99,7 @@ impl Pair {
     /// Returns the pair of a transfer from `src` to `dst`. Host memory counts only where both ends are host memory: it
     /// is an end of most transfers, and all of them would have to share its half.
     pub(crate) fn between(src: DeviceId, dst: DeviceId) -> Pair {
-        let is_host = |device: DeviceId| device.kind == DeviceKind::CPU;
+        let is_host = DeviceId::is_host;
         Pair(match (is_host(src), is_host(dst)) {
             (true, false) => [dst; 2],
             (false, true) => [src; 2],
@@ -209,6 +209,8 @@ impl fmt::Debug for Which {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use transload_core::DeviceKind;
+
     use super::*;
 
     #[test]

@@ -7,9 +7,7 @@ use core::cell::Cell;
 use core::mem::MaybeUninit;
 
 use transload_core::{DeviceId, MemoryKind, Place, Shape};
-use transload_hal::{
-    Advice, AllocError, BackendId, ErrorClass, Fault, HostSpan, StorageId, StorageInfo,
-};
+use transload_hal::{Advice, AllocError, ErrorClass, Fault, HostSpan, StorageId, StorageInfo};
 
 use crate::adopt::{Borrowed, NOWHERE};
 use crate::engine::checked::{Checked, Only, Terms, footprint};
@@ -368,7 +366,7 @@ impl TransferManager {
             base,
             len_bytes: span.len() as u64,
             memory,
-            backend: backend.unwrap_or(BackendId(memory.device.kind.0)),
+            backend: backend.unwrap_or(memory.device.backend()),
             writable,
             host: Some(span),
         };

@@ -103,7 +103,7 @@ impl Plain {
     pub(crate) fn new(kind: &str) -> Plain {
         let memory: MemoryId = format!("{kind}:0/device").parse().unwrap();
         Plain {
-            id: BackendId(memory.device.kind.0),
+            id: memory.device.backend(),
             memory,
             desk: Arc::default(),
         }

@@ -100,7 +100,7 @@ impl Endpoint {
             return Err("an operand reaches past its buffer".into());
         }
         let memory = buffer.memory();
-        if memory.device.kind == DeviceKind::CPU {
+        if memory.device.is_host() {
             let host = buffer.host(offset, len);
             let host = host.filter(|_| memory::is_reached(gpus, buffer));
             return host

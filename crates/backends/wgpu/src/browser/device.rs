@@ -106,8 +106,8 @@ impl Wgpu {
         let numbered = (0..).zip(devices);
         let gpus: Vec<_> = numbered
             .map(|(index, handles)| {
-                let kind = DeviceKind::WGPU;
-                Gpu::new(DeviceId { kind, index }, handles, &completions)
+                let id = DeviceId::new(DeviceKind::WGPU, index);
+                Gpu::new(id, handles, &completions)
             })
             .collect();
         Wgpu {

@@ -1,7 +1,7 @@
 //! Operations, checked and taken apart into runs of bytes.
 
 use transload_hal::{Buffer, Fault, Layout, Op, SubmitError};
-use transload_hal::{DeviceKind, MemoryKind, Rows, Span};
+use transload_hal::{MemoryKind, Rows, Span};
 
 use super::gpu::Gpu;
 use super::readback::{PendingReadback, Piece};
@@ -232,7 +232,7 @@ fn packs(rows: &Rows) -> bool {
 
 /// Whether an end is host memory that can be reached, as far as its last byte.
 fn is_host(end: &Layout<'_>) -> bool {
-    let is_cpu = end.buffer.memory().device.kind == DeviceKind::CPU;
+    let is_cpu = end.buffer.memory().device.is_host();
     let extent = end.shape.extent_bytes();
     is_cpu && end.buffer.host(end.offset, extent).is_some()
 }

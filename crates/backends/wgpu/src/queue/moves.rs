@@ -1,6 +1,6 @@
 //! Operations, checked and taken apart into runs of bytes.
 
-use transload_hal::{Buffer, DeviceKind, Fault, GUEST_KINDS, HostSpan, Layout, Op, SubmitError};
+use transload_hal::{Buffer, Fault, GUEST_KINDS, HostSpan, Layout, Op, SubmitError};
 use transload_hal::{MemoryKind, Rows, Span};
 
 use crate::endpoints::{self, native, position, reach, refusal, unsupported};
@@ -301,7 +301,7 @@ fn of_device(slot: MemoryKind) -> [MemoryKind; 3] {
 /// Where the payload bytes `span` lie, if they are host memory that the device can reach in place.
 fn in_place(gpu: &Gpu, end: &Layout<'_>, span: Span) -> Option<HostSpan> {
     let memory = end.buffer.memory();
-    let host = memory.device.kind == DeviceKind::CPU && GUEST_KINDS.contains(&memory.kind);
+    let host = memory.device.is_host() && GUEST_KINDS.contains(&memory.kind);
     if !host || gpu.importer.is_err() {
         return None;
     }

@@ -48,10 +48,7 @@ impl Adapters {
             .filter_map(|adapter| transload_wgpu::open_device(adapter).ok())
             .zip(0..)
             .map(|((device, queue), index)| Adapter {
-                id: DeviceId {
-                    kind: DeviceKind::WGPU,
-                    index,
-                },
+                id: DeviceId::new(DeviceKind::WGPU, index),
                 device,
                 queue,
             })
