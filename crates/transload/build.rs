@@ -1,5 +1,5 @@
-//! Tells the code whether there can be a second thread, a fork, adapters, a browser, CUDA devices, Metal devices; and the
-//! project's first page.
+//! Tells the code whether there can be a second thread, a fork, adapters, a browser, CUDA devices, Metal devices, other
+//! machines; and the project's first page.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(threads)");
@@ -8,6 +8,7 @@ fn main() {
     println!("cargo::rustc-check-cfg=cfg(browser)");
     println!("cargo::rustc-check-cfg=cfg(cuda)");
     println!("cargo::rustc-check-cfg=cfg(metal)");
+    println!("cargo::rustc-check-cfg=cfg(remote)");
     println!("cargo::rustc-check-cfg=cfg(first_page)");
     println!("cargo::rerun-if-changed=build.rs");
     // A package from a registry comes without the project's own.
@@ -48,6 +49,9 @@ fn main() {
     }
     if set("CARGO_FEATURE_CUDA") && !without {
         println!("cargo::rustc-cfg=cuda");
+    }
+    if set("CARGO_FEATURE_REMOTE") && !without {
+        println!("cargo::rustc-cfg=remote");
     }
     let apple = std::env::var("CARGO_CFG_TARGET_VENDOR").is_ok_and(|vendor| vendor == "apple");
     if set("CARGO_FEATURE_METAL") && apple && !without {

@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use transload::remote::PublicKey;
 use transload::{ByteSize, Place};
 use transload_tensors::DType;
 
+use crate::nodes::NodeSpec;
 use crate::stop::Stop;
 
 /// Moves bytes between any two memories of this machine, by the fastest path that it really has
@@ -22,6 +24,18 @@ pub(crate) struct Arguments {
     /// Uses the measured costs in FILE, not the saved ones; probe writes them there
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
+
+    /// Connects to other machines, and serves them, with the private key in FILE
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+
+    /// Connects to a machine that runs `transload serve`; its devices are NAME/cpu:0 and so on
+    #[arg(long, global = true, value_name = "NAME=ADDRESS:PORT,PUBLIC_KEY")]
+    pub(crate) node: Vec<NodeSpec>,
+
+    /// Connects to the machines that a TOML file lists
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) nodes: Option<PathBuf>,
 
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -50,6 +64,14 @@ pub(crate) enum Command {
         #[arg(value_parser = model_path())]
         model: PathBuf,
     },
+    /// Makes a key for this machine, and prints the public one
+    Key {
+        /// Where the private key is written; no file may be there
+        file: PathBuf,
+    },
+    /// Lets other machines allocate memory here, and copy to and from it
+    #[command(after_help = SERVING)]
+    Serve(ServeArguments),
     /// Writes completions for a shell
     Completions {
         /// The shell
@@ -213,6 +235,35 @@ pub(crate) struct ProbeArguments {
     pub(crate) topology: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct ServeArguments {
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7171")]
+    pub(crate) listen: String,
+
+    /// The public keys of the machines that may connect
+    #[arg(
+        long,
+        value_name = "PUBLIC_KEY",
+        value_delimiter = ',',
+        required = true
+    )]
+    pub(crate) allow: Vec<PublicKey>,
+
+    /// The devices, or memories of them, in which they may allocate
+    #[arg(
+        long,
+        value_name = "DEVICE",
+        value_delimiter = ',',
+        default_value = "cpu:0"
+    )]
+    pub(crate) offer: Vec<Place>,
+
+    /// How much memory they may hold at once, all together
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub(crate) limit: ByteSize,
+}
+
 /// A memory, for which one might take the file that a copy names.
 fn memory(text: &str) -> Result<Place, String> {
     let parsed = text.parse();
@@ -320,6 +371,14 @@ MODEL is a file in safetensors or GGUF, a list of shards
 hub. The headers alone are read, and checked against the lengths of the files.
 Pickled files (*.bin, *.pt) may run any code when they are read, so they are
 refused.";
+
+const SERVING: &str = "\
+On each machine `transload key FILE` makes a key. Give each the public key of the
+other: --allow here, and there --node NAME=ADDRESS:PORT,PUBLIC_KEY. All that
+passes between the two is encrypted (TLS 1.3), and only machines with an allowed
+key can connect. They can allocate in the memories that are offered, up to the
+limit, and copy to and from what they allocated, and nothing else. Memory is
+freed when its owner disconnects, or is not heard of for 5 s.";
 
 const MEMORIES: &str = "\
 Memories:

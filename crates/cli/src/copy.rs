@@ -6,10 +6,9 @@ use std::fmt::Write;
 use transload::{AllocSpec, Buffer, ByteRate, ByteSize, Error, Nanoseconds, Report, Request};
 
 use crate::arguments::CopyOptions;
-use crate::costs::Wanted;
 use crate::failure::Failure;
 use crate::json::{self, names, seconds};
-use crate::machine::{Machine, Times};
+use crate::machine::{Asked, Machine, Times};
 use crate::output::{Output, Style, grouped};
 use crate::output_file::{OutputFile, names_a_file, spares};
 use crate::progress::Progress;
@@ -17,7 +16,7 @@ use crate::stop::Stop;
 
 pub(crate) fn run(
     options: &CopyOptions,
-    wanted: Wanted<'_>,
+    asked: Asked<'_>,
     output: &mut Output,
 ) -> Result<(), Failure> {
     if let Some(path) = &options.out {
@@ -25,7 +24,7 @@ pub(crate) fn run(
     }
     let read = [
         ("the topology", options.topology.as_deref()),
-        ("the profile", wanted.path()),
+        ("the profile", asked.costs.path()),
     ];
     let out = options.out.as_deref();
     spares("--out", out, read)?;
@@ -42,8 +41,8 @@ pub(crate) fn run(
     let trace_file = trace.map(|path| OutputFile::text("--trace", path));
     let trace_file = trace_file.transpose()?;
     let machine = match trace_file {
-        Some(_) => Machine::traced(options.topology.as_deref(), wanted)?,
-        None => Machine::here(options.topology.as_deref(), wanted)?,
+        Some(_) => Machine::traced(options.topology.as_deref(), asked)?,
+        None => Machine::here(options.topology.as_deref(), asked)?,
     };
     machine.costs.note(output);
     let mut stops = vec![Stop::file(&options.file)];

@@ -3,18 +3,17 @@
 use transload::{ByteSize, DeviceId, DeviceKind, MemoryId};
 
 use crate::arguments::DevicesOptions;
-use crate::costs::Wanted;
 use crate::failure::Failure;
 use crate::json;
-use crate::machine::Machine;
+use crate::machine::{Asked, Machine};
 use crate::output::Output;
 
 pub(crate) fn run(
     options: &DevicesOptions,
-    wanted: Wanted<'_>,
+    asked: Asked<'_>,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    let machine = Machine::here(options.topology.as_deref(), wanted)?;
+    let machine = Machine::here(options.topology.as_deref(), asked)?;
     machine.costs.note(output);
     if output.is_json() {
         return output.json(&document(&machine));

@@ -11,30 +11,29 @@ use transload::{
 };
 
 use crate::arguments::ExplainOptions;
-use crate::costs::Wanted;
 use crate::failure::Failure;
 use crate::json::{self, names, seconds};
-use crate::machine::Machine;
+use crate::machine::{Asked, Machine};
 use crate::output::{Output, Style};
 use crate::output_file::{OutputFile, spares};
 
 pub(crate) fn run(
     options: &ExplainOptions,
-    wanted: Wanted<'_>,
+    asked: Asked<'_>,
     output: &mut Output,
 ) -> Result<(), Failure> {
     let html = options.html.as_deref();
     let read = [
         ("the topology", options.topology.as_deref()),
-        ("the profile", wanted.path()),
+        ("the profile", asked.costs.path()),
     ];
     spares("--html", html, read)?;
     let html_file = html
         .map(|path| OutputFile::text("--html", path))
         .transpose()?;
     let machine = match &options.topology {
-        Some(path) => Machine::described(path, wanted)?,
-        None => Machine::here(None, wanted)?,
+        Some(path) => Machine::described(path, asked.costs)?,
+        None => Machine::here(None, asked)?,
     };
     machine.costs.note(output);
     let (src, dst): (Place, Place) = (options.src, options.dst);

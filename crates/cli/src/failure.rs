@@ -6,7 +6,8 @@ use std::{fmt, io};
 
 use transload::hal::{AllocError, ErrorClass, NotRegular};
 use transload::host::FileError;
-use transload::{OpenError, PlaceError, ProfileError, TransferError};
+use transload::remote::KeyError;
+use transload::{OpenError, PlaceError, ProfileError, ServeError, TransferError};
 use transload_tensors::{LoadError, ModelError, SaveError};
 use transload_testkit::sim::BuildError;
 use transload_testkit::topology::TopologyError;
@@ -91,6 +92,23 @@ pub(crate) enum Failure {
     /// Tensors that were not saved.
     #[error(transparent)]
     Save(#[from] SaveError),
+    /// A file that lists no machines.
+    #[error("{path} lists no machines: {reason}", path = path.display())]
+    Nodes { path: PathBuf, reason: String },
+    /// A machine, and no key to connect with.
+    #[error(
+        "other machines want a key: make one with `transload key FILE`, and name it with --key FILE"
+    )]
+    NoKey,
+    /// A key that cannot be used or written.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// An address that is none.
+    #[error("{address:?} is no address of a machine: {reason}; write ADDRESS:PORT")]
+    Address { address: String, reason: String },
+    /// Memory that is not offered to other machines.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
     /// A profile that was asked for and cannot be used, or one that cannot be written.
     #[error(transparent)]
     Profile(#[from] ProfileError),
@@ -189,12 +207,17 @@ impl Failure {
             | Failure::StandardOutput { .. }
             | Failure::Replaces { .. }
             | Failure::ReadOnly { .. }
+            | Failure::Nodes { .. }
+            | Failure::NoKey
+            | Failure::Key(_)
+            | Failure::Address { .. }
             | Failure::Occupied { .. } => Kind::Usage,
             Failure::Open(error) => by_class(error.class()),
             Failure::Model(error) => by_class(error.class()),
             Failure::Load(error) => by_class(error.class()),
             Failure::Save(error) => by_class(error.class()),
             Failure::Profile(error) => by_class(error.class()),
+            Failure::Serve(error) => by_class(error.class()),
             // The library calls it a caller's mistake to ask for more than a memory can ever give;
             // the user of `copy` names a file and no size.
             Failure::Library(transload::Error::Alloc(AllocError::TooLarge { .. })) => Kind::Device,

@@ -44,6 +44,16 @@ pub(crate) struct Absent {
 }
 
 #[derive(Debug, Serialize)]
+pub(crate) struct Key {
+    pub(crate) public_key: String,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Serving {
+    pub(crate) address: String,
+}
+
+#[derive(Debug, Serialize)]
 pub(crate) struct Copy {
     pub(crate) bytes: u64,
     pub(crate) verified: bool,

@@ -7,18 +7,17 @@ use transload::{ByteRate, ByteSize, Hop, Nanoseconds, TransferManager};
 use transload_tensors::{LoadPlan, Loaded, Loader, Model, Reading, Save, Value};
 
 use crate::arguments::LoadOptions;
-use crate::costs::Wanted;
 use crate::failure::Failure;
 use crate::interrupt::unfinished;
 use crate::json::{self, names};
-use crate::machine::Machine;
+use crate::machine::{Asked, Machine};
 use crate::output::{Output, Style, counted};
 use crate::output_file::{names_a_file, spares};
 use crate::progress::Progress;
 
 pub(crate) fn run(
     options: &LoadOptions,
-    wanted: Wanted<'_>,
+    asked: Asked<'_>,
     output: &mut Output,
 ) -> Result<(), Failure> {
     let model = Model::open(&options.model)?;
@@ -29,10 +28,10 @@ pub(crate) fn run(
         spares(
             "--save",
             Some(path),
-            files.chain([("the profile", wanted.path())]),
+            files.chain([("the profile", asked.costs.path())]),
         )?;
     }
-    let machine = Machine::traced(None, wanted)?;
+    let machine = Machine::traced(None, asked)?;
     machine.costs.note(output);
     for place in &options.to {
         machine.expect(*place)?;

@@ -13,6 +13,14 @@ use transload_testkit::topology;
 
 use crate::costs::{Costs, Wanted};
 use crate::failure::Failure;
+use crate::nodes::Nodes;
+
+/// The costs that a command asks for, and the machines that it connects to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) costs: Wanted<'a>,
+    pub(crate) nodes: &'a Nodes,
+}
 
 /// A manager, and the simulated part of its machine.
 #[derive(Debug)]
@@ -35,18 +43,18 @@ impl Machine {
     ///
     /// # Errors
     /// If the topology describes no machine, or the profile that was asked for does not belong to this machine.
-    pub(crate) fn here(topology: Option<&Path>, wanted: Wanted<'_>) -> Result<Machine, Failure> {
-        let verdicts = wanted.verdicts(topology.is_some());
-        Machine::keeping(topology, wanted, verdicts, false)
+    pub(crate) fn here(topology: Option<&Path>, asked: Asked<'_>) -> Result<Machine, Failure> {
+        let verdicts = asked.costs.verdicts(topology.is_some());
+        Machine::keeping(topology, asked, verdicts, false)
     }
 
     /// The same with a manager that records a trace.
     ///
     /// # Errors
     /// As [`Machine::here`].
-    pub(crate) fn traced(topology: Option<&Path>, wanted: Wanted<'_>) -> Result<Machine, Failure> {
-        let verdicts = wanted.verdicts(topology.is_some());
-        Machine::keeping(topology, wanted, verdicts, true)
+    pub(crate) fn traced(topology: Option<&Path>, asked: Asked<'_>) -> Result<Machine, Failure> {
+        let verdicts = asked.costs.verdicts(topology.is_some());
+        Machine::keeping(topology, asked, verdicts, true)
     }
 
     /// The same with the verdicts of proofs in that file, and a trace if one is wanted.
@@ -55,7 +63,7 @@ impl Machine {
     /// As [`Machine::here`].
     pub(crate) fn keeping(
         topology: Option<&Path>,
-        wanted: Wanted<'_>,
+        asked: Asked<'_>,
         verdicts: Option<PathBuf>,
         is_traced: bool,
     ) -> Result<Machine, Failure> {
@@ -66,7 +74,8 @@ impl Machine {
         // The saved profile is read below, where a refusal can be reported.
         let builder = TransferManager::builder().discover().default_costs();
         let manager = keep(builder.trace(is_traced), verdicts).build()?;
-        let costs = Costs::apply(wanted, &manager)?;
+        asked.nodes.connect(&manager)?;
+        let costs = Costs::apply(asked.costs, &manager)?;
         if let Some(sim) = &sim {
             manager
                 .register_shared(backend(sim))

@@ -21,6 +21,7 @@ mod last_word;
 mod load;
 mod machine;
 mod markup;
+mod nodes;
 mod output;
 mod output_file;
 mod page;
@@ -37,6 +38,8 @@ use clap::{CommandFactory, Parser};
 use arguments::{Arguments, Command};
 use costs::Wanted;
 use failure::Failure;
+use machine::Asked;
+use nodes::Nodes;
 use output::Output;
 
 fn main() -> ExitCode {
@@ -48,21 +51,30 @@ fn main() -> ExitCode {
     interrupt::watch(arguments.json);
     let mut output = Output::new(arguments.json);
     let wanted = Wanted::of(arguments.profile.as_deref());
-    let done = match &arguments.command {
-        Command::Devices(options) => devices::run(options, wanted, &mut output),
-        Command::Copy(options) => copy::run(options, wanted, &mut output),
-        Command::Explain(options) => explain::run(options, wanted, &mut output),
-        Command::Probe(options) => probe::run(options, wanted, &mut output),
-        Command::Load(options) => load::run(options, wanted, &mut output),
-        Command::Inspect { model } => inspect::run(model, &mut output),
-        Command::Completions { shell } => completions(*shell, &mut output),
-    };
+    let done = Nodes::of(&arguments).and_then(|nodes| {
+        let asked = Asked::new(wanted, &nodes);
+        run(&arguments.command, asked, &mut output)
+    });
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             output.failure(&failure);
             failure.kind().into()
         }
+    }
+}
+
+fn run(command: &Command, asked: Asked<'_>, output: &mut Output) -> Result<(), Failure> {
+    match command {
+        Command::Devices(options) => devices::run(options, asked, output),
+        Command::Copy(options) => copy::run(options, asked, output),
+        Command::Explain(options) => explain::run(options, asked, output),
+        Command::Probe(options) => probe::run(options, asked, output),
+        Command::Load(options) => load::run(options, asked, output),
+        Command::Inspect { model } => inspect::run(model, output),
+        Command::Key { file } => nodes::key(file, output),
+        Command::Serve(options) => nodes::serve(options, asked, output),
+        Command::Completions { shell } => completions(*shell, output),
     }
 }
 

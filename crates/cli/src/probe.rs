@@ -20,7 +20,7 @@ use crate::costs::Wanted;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::json::{self, seconds};
-use crate::machine::Machine;
+use crate::machine::{Asked, Machine};
 use crate::output::{Output, Style};
 use crate::output_file::{OutputFile, replaceable, spares};
 use advice::{Facts, advise};
@@ -28,30 +28,35 @@ use matrix::{Matrix, SURE, Shown, WIDE, is_doubtful};
 
 pub(crate) fn run(
     arguments: &ProbeArguments,
-    wanted: Wanted<'_>,
+    asked: Asked<'_>,
     output: &mut Output,
 ) -> Result<(), Failure> {
     let html = arguments.html.as_deref();
     let read = [("the topology", arguments.topology.as_deref())];
     spares("--html", html, read)?;
-    spares("--profile", wanted.path(), read)?;
+    spares("--profile", asked.costs.path(), read)?;
     let html_file = html
         .map(|path| OutputFile::text("--html", path))
         .transpose()?;
-    let mut place = place(arguments, wanted);
+    let mut place = place(arguments, asked.costs);
     let verdicts = place.as_deref().ok().map(verdicts_path);
     // Earlier measurements are not used.
     let machine = match &arguments.topology {
         Some(path) => Machine::described_keeping(path, Wanted::Default, verdicts)?,
-        None => Machine::keeping(None, Wanted::Default, verdicts, false)?,
+        None => Machine::keeping(
+            None,
+            Asked::new(Wanted::Default, asked.nodes),
+            verdicts,
+            false,
+        )?,
     };
     // A stand-in for a driver is detected only now. Its modelled times are no measurement of this
     // machine.
-    if place.is_ok() && matches!(wanted, Wanted::Saved) && machine.has_stand_in() {
+    if place.is_ok() && matches!(asked.costs, Wanted::Saved) && machine.has_stand_in() {
         place = Err(SIMULATED.into());
     }
     // Without a name the place is the system's, and what was measured is of use even if nothing can be written there.
-    let is_named = matches!(wanted, Wanted::File(_));
+    let is_named = matches!(asked.costs, Wanted::File(_));
     if let Ok(path) = &place
         && let Err(failure) = prepare(path)
     {

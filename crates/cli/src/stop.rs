@@ -168,7 +168,7 @@ mod tests {
             ("cpu:0/file", "cpu:0/file"),
             ("cpu:0/file:", "cpu:0/file:"),
             ("sim:0/file:x", "sim:0/file:x"),
-            ("node/a/cpu:0", "node/a/cpu:0"),
+            ("a/b/cpu:0", "b/cpu:0"),
             ("back", "cpu:0/file:back"),
             ("back.bin", "cpu:0/file:back.bin"),
             ("./back.bin", "cpu:0/file:./back.bin"),

@@ -21,6 +21,13 @@ pub enum StorageId {
         /// The inode number on it.
         inode: u64,
     },
+    /// Memory of another machine, the same for all that use it. Positions count from its start.
+    Remote {
+        /// The first bytes of the machine's public key.
+        owner: [u8; 16],
+        /// The machine's number of the allocation, which it uses once.
+        number: u64,
+    },
     /// An allocation that only its driver can address. Positions count from its start.
     Native {
         /// The backend that made it.

@@ -77,6 +77,10 @@ pub enum Error {
     #[cfg(feature = "std")]
     #[error(transparent)]
     Profile(Arc<ProfileError>),
+    /// Another machine that cannot be used.
+    #[cfg(remote)]
+    #[error(transparent)]
+    Node(Arc<transload_remote::NodeError>),
     /// A buffer that did not give its owner back. The conversion drops the buffer, which [`IntoInnerError`] holds.
     #[error("the buffer in {memory} {reason}")]
     IntoInner {
@@ -111,6 +115,8 @@ impl Error {
             Error::Open(error) => error.class(),
             #[cfg(feature = "std")]
             Error::Profile(error) => error.class(),
+            #[cfg(remote)]
+            Error::Node(error) => error.class(),
             Error::IntoInner { .. } => ErrorClass::Caller,
             Error::Guard(error) => error.class(),
             Error::Share(error) => error.class(),
@@ -125,6 +131,13 @@ impl From<IntoInnerError> for Error {
             memory: error.buffer.memory(),
             reason: error.reason,
         }
+    }
+}
+
+#[cfg(remote)]
+impl From<transload_remote::NodeError> for Error {
+    fn from(error: transload_remote::NodeError) -> Error {
+        Error::Node(Arc::new(error))
     }
 }
 

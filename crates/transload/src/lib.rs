@@ -68,6 +68,7 @@
 //! |---|---|
 //! | `std` (on by default) | the host's memory, files, discovery, the probe, a thread for futures |
 //! | `wgpu`, `cuda`, `metal` | graphics adapters, CUDA devices, Metal devices |
+//! | `remote` | memory of other machines ([`TransferManager::connect`]), and this one's for them ([`TransferManager::serve`]) |
 //! | `bytes`, `mmap`, `cudarc` | [`TransferManager::adopt`] takes objects of the crates `bytes`, `memmap2` and `cudarc` |
 //! | `tracing`, `metrics` | events, counters and histograms of every transfer |
 //!
@@ -122,6 +123,8 @@ mod unwind_safe;
 
 #[cfg(feature = "std")]
 pub use self::std::profile::{Profile, ProfileError};
+#[cfg(remote)]
+pub use self::std::serve::{ServeError, ServeOptions, Server};
 #[cfg(feature = "std")]
 pub use self::std::{probe, profile};
 pub use adopt::{Adopt, OwnedSlice};
@@ -161,8 +164,8 @@ pub mod model {
 
 pub use transload_core::{
     ByteRate, ByteSize, Conversion, DeviceId, DeviceKind, DeviceName, Element, Instant, MemoryId,
-    MemoryKind, Method, Nanoseconds, NoConversion, PciAddress, Place, Shape, Span, Topology, Uuid,
-    stats,
+    MemoryKind, Method, Nanoseconds, NoConversion, Node, PciAddress, Place, Shape, Span, Topology,
+    Uuid, stats,
 };
 /// CUDA devices, whose [`Cuda`](cuda_backend::Cuda) takes users' own memory in.
 #[cfg(cuda)]
@@ -179,6 +182,11 @@ pub mod host {
     pub use transload_host::{FileError, Host, HostFile, HostOptions};
     #[doc(hidden)]
     pub use transload_host::{cgroup, partial};
+}
+/// Other machines: keys, and what is told of sessions with them.
+#[cfg(remote)]
+pub mod remote {
+    pub use transload_remote::{KeyError, NodeError, Options, PrivateKey, PublicKey, SessionError};
 }
 /// Metal devices, whose [`Metal`](metal_backend::Metal) takes users' own devices and buffers in.
 #[cfg(metal)]

@@ -13,6 +13,8 @@ mod fork;
 mod microtask;
 pub mod probe;
 pub mod profile;
+#[cfg(remote)]
+pub(crate) mod serve;
 mod verdicts;
 
 pub(crate) use absent::Absent;

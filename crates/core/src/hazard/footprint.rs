@@ -143,6 +143,7 @@ const fn point(storage: StorageId, position: u64) -> Point {
         // Not every bit counts: files are on few devices, and handles are of few backends.
         StorageId::File { device, inode } => !inode ^ device.rotate_left(32),
         StorageId::Native { handle, .. } => handle ^ 1 << 63,
+        StorageId::Remote { number, .. } => number ^ 1 << 62,
     };
     (upper as u128) << 64 | position as u128
 }

@@ -48,6 +48,7 @@ mod managed;
 mod managers;
 mod mapped;
 mod model;
+mod nodes;
 mod over;
 mod ownership;
 #[cfg(not(any(loom, transload_local)))]

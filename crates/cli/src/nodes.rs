@@ -1,0 +1,193 @@
+//! Other machines: the key of this one, those that a command connects to, and serving others.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::{fmt, fs};
+
+use serde::Deserialize;
+use transload::TransferManager;
+use transload::model::Name;
+use transload::remote::{PrivateKey, PublicKey};
+
+use crate::arguments::{Arguments, ServeArguments};
+use crate::costs::Wanted;
+use crate::failure::Failure;
+use crate::json;
+use crate::machine::{Asked, Machine};
+use crate::output::Output;
+
+/// Another machine, as it is typed: `box2=10.0.0.2:7171,PUBLIC_KEY`.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeSpec {
+    name: Name,
+    address: String,
+    key: PublicKey,
+}
+
+/// Text that names no machine.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{text:?} is not a machine: write NAME=ADDRESS:PORT,PUBLIC_KEY; {reason}")]
+pub(crate) struct NodeSpecError {
+    text: String,
+    reason: String,
+}
+
+impl FromStr for NodeSpec {
+    type Err = NodeSpecError;
+
+    fn from_str(text: &str) -> Result<NodeSpec, NodeSpecError> {
+        let error = |reason: &dyn fmt::Display| NodeSpecError {
+            text: text.into(),
+            reason: reason.to_string(),
+        };
+        let (name, rest) = (text.split_once('=')).ok_or_else(|| error(&"there is no ="))?;
+        let (address, key) = (rest.rsplit_once(',')).ok_or_else(|| error(&"there is no key"))?;
+        Ok(NodeSpec {
+            name: name.parse().map_err(|wrong| error(&wrong))?,
+            address: address.into(),
+            key: key.parse().map_err(|wrong| error(&wrong))?,
+        })
+    }
+}
+
+/// A file of machines.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodesFile {
+    /// The file of this machine's key, beside the file of machines unless it is a whole path.
+    #[serde(default)]
+    key: Option<PathBuf>,
+    #[serde(default)]
+    node: BTreeMap<String, NodeEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeEntry {
+    address: String,
+    key: String,
+}
+
+/// The machines that a command connects to, and the file of the key with which it does.
+#[derive(Debug, Default)]
+pub(crate) struct Nodes {
+    key: Option<PathBuf>,
+    all: Vec<NodeSpec>,
+}
+
+impl Nodes {
+    /// # Errors
+    /// If the file of machines cannot be read.
+    pub(crate) fn of(arguments: &Arguments) -> Result<Nodes, Failure> {
+        let mut nodes = Nodes {
+            key: arguments.key.clone(),
+            all: arguments.node.clone(),
+        };
+        if let Some(path) = &arguments.nodes {
+            nodes.read(path)?;
+        }
+        Ok(nodes)
+    }
+
+    fn read(&mut self, path: &Path) -> Result<(), Failure> {
+        let wrong = |reason: &dyn fmt::Display| Failure::Nodes {
+            path: path.into(),
+            reason: reason.to_string(),
+        };
+        let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
+        let file: NodesFile = toml::from_str(&text).map_err(|error| wrong(&error))?;
+        if self.key.is_none() {
+            let folder = path.parent().unwrap_or(Path::new(""));
+            self.key = file.key.map(|key| folder.join(key));
+        }
+        for (name, NodeEntry { address, key }) in file.node {
+            self.all.push(NodeSpec {
+                name: name.parse().map_err(|error| wrong(&error))?,
+                address,
+                key: (key.parse()).map_err(|error| wrong(&format_args!("{name}: {error}")))?,
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    fn private_key(&self) -> Result<PrivateKey, Failure> {
+        let path = self.key.as_deref().ok_or(Failure::NoKey)?;
+        Ok(PrivateKey::read(path)?)
+    }
+
+    /// Connects to all of them.
+    ///
+    /// # Errors
+    /// If one cannot be connected to.
+    pub(crate) fn connect(&self, manager: &TransferManager) -> Result<(), Failure> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let key = self.private_key()?;
+        for node in &self.all {
+            manager.connect(node.name, &node.address, &key, node.key)?;
+        }
+        Ok(())
+    }
+}
+
+fn resolve(address: &str) -> Result<SocketAddr, Failure> {
+    let wrong = |reason: String| Failure::Address {
+        address: address.into(),
+        reason,
+    };
+    let found = address.to_socket_addrs();
+    let mut found = found.map_err(|error| wrong(error.to_string()))?;
+    found
+        .next()
+        .ok_or_else(|| wrong("it has no address".into()))
+}
+
+/// `transload key FILE`
+pub(crate) fn key(path: &Path, output: &mut Output) -> Result<(), Failure> {
+    let key = PrivateKey::generate()?;
+    key.write_new(path)?;
+    let public_key = key.public().to_string();
+    match output.is_json() {
+        true => output.json(&json::Key { public_key }),
+        false => output.line(public_key),
+    }
+}
+
+/// `transload serve --key FILE --allow PUBLIC_KEY --offer cpu:0`
+pub(crate) fn serve(
+    options: &ServeArguments,
+    asked: Asked<'_>,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let mut serve = transload::ServeOptions::new(asked.nodes.private_key()?, options.limit.0);
+    serve.listen = resolve(&options.listen)?;
+    serve.allow.clone_from(&options.allow);
+    serve.offer.clone_from(&options.offer);
+    let machine = Machine::here(None, asked)?;
+    machine.costs.note(output);
+    let server = machine.manager.serve(serve)?;
+    let address = server.address();
+    match output.is_json() {
+        true => output.json(&json::Serving {
+            address: address.to_string(),
+        })?,
+        false => output.line(format_args!("serving on {address}; Ctrl-C ends it"))?,
+    }
+    loop {
+        // A signal ends the program.
+        std::thread::park();
+    }
+}
+
+impl<'a> Asked<'a> {
+    pub(crate) fn new(costs: Wanted<'a>, nodes: &'a Nodes) -> Asked<'a> {
+        Asked { costs, nodes }
+    }
+}
