@@ -300,7 +300,7 @@ pub enum TopologyError {
     #[error("backend {backend} lists the link {src} → {dst} over {engine} twice", src = link.src, dst = link.dst, engine = link.engine)]
     DuplicateLink {
         /// The name.
-        link: LinkId,
+        link: alloc::boxed::Box<LinkId>,
         /// The backend that lists it.
         backend: BackendId,
     },
@@ -517,7 +517,7 @@ impl Topology {
         for link in &inventory.links {
             if self.link(link.id).is_some() || !links.insert(link.id) {
                 return Err(TopologyError::DuplicateLink {
-                    link: link.id,
+                    link: alloc::boxed::Box::new(link.id),
                     backend: inventory.backend,
                 });
             }
@@ -566,7 +566,7 @@ mod tests {
         for link in [id(0, 1), id(0, 2), id(1, 2), id(2, 0)] {
             assert_eq!(topology.link(link).map(|found| found.id), Some(link));
             let error = topology.add(inventory(&[link])).unwrap_err();
-            assert!(matches!(error, TopologyError::DuplicateLink { link: of, .. } if of == link));
+            assert!(matches!(error, TopologyError::DuplicateLink { link: of, .. } if *of == link));
         }
         assert_eq!(topology.link(id(1, 0)), None);
         let twice = topology.add(inventory(&[id(1, 0), id(1, 0)]));

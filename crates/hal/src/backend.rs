@@ -7,8 +7,8 @@ use core::time::Duration;
 use transload_core::{Access, Inventory, LinkId, MemoryId, StorageId};
 
 use crate::{
-    AllocError, AllocSpec, Buffer, CompletionSink, ConnectError, External, ExternalKind, Fence,
-    HostSpan, ImportError, MaybeSend, MaybeSync, Op, SubmitError, Waited,
+    AllocError, AllocSpec, Buffer, CompletionSink, ConnectError, Entered, External, ExternalKind,
+    Fault, Fence, HostSpan, ImportError, MaybeSend, MaybeSync, Op, SubmitError, Use, Waited,
 };
 
 /// Drives one memory system: allocates in it and moves bytes with its engines.
@@ -82,6 +82,21 @@ pub unsafe trait Backend: Any + MaybeSend + MaybeSync {
     /// # Errors
     /// As [`ConnectError`] lists.
     fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError>;
+
+    /// Gives a transfer a place in an order that is kept elsewhere: by another machine, for memory that several machines use.
+    /// The engine calls it once for each transfer and such machine, before the transfer's first operation, and when no
+    /// transfer of its own stands before it. Never blocks.
+    ///
+    /// Returns a view for each of the uses, in their order, which shows the same bytes and which the transfer's operations
+    /// then have in place of the use's own; the place is given up when the views are dropped. The fence settles as done
+    /// when the transfer's turn has come. Returns `None` where there is no order but the engine's.
+    ///
+    /// # Errors
+    /// When there is no place to be had, such as when the machine is gone.
+    fn enter(&self, uses: &[Use<'_>]) -> Result<Option<Entered>, Fault> {
+        let _ = uses;
+        Ok(None)
+    }
 
     /// Starts operations, all of them or none, once every fence in `after` has settled. The operations of one call are
     /// not ordered among each other. Does not wait for them; small copies may be done before it returns.

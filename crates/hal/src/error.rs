@@ -1,6 +1,7 @@
 //! Errors of backends. Every error has an [`ErrorClass`].
 
 use alloc::borrow::Cow;
+use alloc::boxed::Box;
 use core::fmt;
 
 use transload_core::{DeviceId, DeviceKind, MemoryId};
@@ -267,7 +268,7 @@ pub enum ConnectError {
         /// The other.
         dst: MemoryId,
         /// Why.
-        fault: Fault,
+        fault: Box<Fault>,
     },
 }
 

@@ -16,6 +16,8 @@ pub enum ExternalKind {
     DmaBuf,
     /// A CUDA inter-process handle.
     CudaIpc,
+    /// The name that another machine gave memory of its own.
+    Remote,
     /// An address that a driver of devices gave out.
     DevicePointer,
     /// A Windows NT handle.
@@ -32,6 +34,7 @@ impl fmt::Display for ExternalKind {
             ExternalKind::OpaqueFd => "an opaque file descriptor",
             ExternalKind::DmaBuf => "a dma-buf",
             ExternalKind::CudaIpc => "a CUDA IPC handle",
+            ExternalKind::Remote => "a handle to memory of another machine",
             ExternalKind::DevicePointer => "a device pointer",
             ExternalKind::Win32 => "a Windows handle",
             ExternalKind::Object => "an object",

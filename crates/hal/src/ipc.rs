@@ -67,7 +67,7 @@ pub enum IpcHandleError {
 const MAGIC: [u8; 8] = *b"tlipcmem";
 
 /// The kinds of handles, with their numbers in the bytes.
-const KINDS: [(u8, ExternalKind); 1] = [(1, ExternalKind::CudaIpc)];
+const KINDS: [(u8, ExternalKind); 2] = [(1, ExternalKind::CudaIpc), (2, ExternalKind::Remote)];
 
 const WRITABLE: u8 = 1;
 

@@ -46,7 +46,7 @@ pub use fence::{CompletionSink, Fence, Outcome, Waited};
 pub use host::{GUEST_KINDS, HOST, HOST_ENGINE, HOST_KINDS, HostReach, host_links, processors};
 pub use ipc::{IpcHandle, IpcHandleError};
 pub use maybe_send::{MaybeSend, MaybeSync};
-pub use op::{Advice, Layout, Op, Part, Transform};
+pub use op::{Advice, Entered, Layout, Op, Part, Transform, Use};
 #[cfg(feature = "std")]
 pub use process::PerProcess;
 pub use process::{Process, ProcessBound};

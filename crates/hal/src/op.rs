@@ -2,7 +2,9 @@
 
 use transload_core::{Conversion, DeviceId, MemoryId, Shape, Span};
 
-use crate::{Buffer, Fault, MaybeSend, MaybeSync};
+use alloc::vec::Vec;
+
+use crate::{Buffer, Fault, Fence, MaybeSend, MaybeSync};
 
 /// One operand: `len_bytes` bytes of a buffer from `offset` on.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +15,24 @@ pub struct Part<'a> {
     pub offset: u64,
     /// How many bytes.
     pub len_bytes: u64,
+}
+
+/// Bytes that a transfer is going to touch.
+#[derive(Clone, Copy, Debug)]
+pub struct Use<'a> {
+    /// The bytes, from the first to the last one.
+    pub part: Part<'a>,
+    /// Whether the transfer writes some of them.
+    pub writes: bool,
+}
+
+/// A transfer's place in an order that is kept elsewhere.
+#[derive(Clone, Debug)]
+pub struct Entered {
+    /// Views of the bytes, which hold the place.
+    pub buffers: Vec<Buffer>,
+    /// Settles when the transfer's turn has come.
+    pub fence: Fence,
 }
 
 /// One operand of a pitched copy: a shape laid over a buffer.

@@ -38,6 +38,7 @@ pub(crate) mod verdict;
 
 // The state, and what happens between its parts.
 mod admit;
+mod entering;
 mod finish;
 mod proving;
 pub(crate) mod state;

@@ -213,7 +213,11 @@ unsafe impl Backend for Cuda {
             && let Some((from, to)) = self.gpu(src).zip(self.gpu(dst))
         {
             let enabled = self.enable(from, to);
-            enabled.map_err(|fault| ConnectError::Failed { src, dst, fault })?;
+            enabled.map_err(|fault| ConnectError::Failed {
+                src,
+                dst,
+                fault: Box::new(fault),
+            })?;
             // The reverse direction is another link; that link reports a failure itself.
             let _ = self.enable(to, from);
         }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError, Cost,
-    Curve, DeviceId, DeviceInfo, DeviceKind, EngineId, ErrorClass, External, ExternalKind, Fence,
-    GUEST_KINDS, ImportError, Inventory, Link, LinkClass, LinkId, MemoryId, MemoryInfo, Name, Node,
-    Op, Part, Piece, SubmitError, Waited, check_ends, check_fences, link_between,
+    Curve, DeviceId, DeviceInfo, DeviceKind, EngineId, Entered, ErrorClass, External, ExternalKind,
+    Fault, Fence, GUEST_KINDS, ImportError, Inventory, Link, LinkClass, LinkId, MemoryId,
+    MemoryInfo, Name, Node, Op, Part, Piece, SubmitError, Use, Uuid, Waited, check_ends,
+    check_fences, link_between,
 };
 
-use crate::memory::{Lease, allocate, local};
+use crate::memory::{Lease, allocate, enter, local, open, share};
 use crate::queue::{Client, End, Line, Operation};
 use crate::wire::{self, Message};
 use crate::{Options, PrivateKey, PublicKey, Session, SessionError};
@@ -99,7 +100,7 @@ impl Remote {
         // The limits of the session end the wait sooner, unless the peer says everything but what it offers.
         let opened = opened.recv_timeout(Duration::from_secs(30));
         let offered = opened.unwrap_or_else(|_| Err(silent())).map_err(failed)?;
-        let inventory = inventory(node, address, offered)?;
+        let inventory = inventory(node, line.owner(), address, offered)?;
         Ok(Remote { line, inventory })
     }
 
@@ -120,8 +121,8 @@ impl Remote {
             (None, Some(lease)) => {
                 let message = Message::Write {
                     id,
-                    reservation: 0,
-                    lease: lease.id,
+                    reservation: lease.reservation(),
+                    lease: lease.id(),
                     offset: at(dst),
                     len: dst.len_bytes,
                 };
@@ -130,8 +131,8 @@ impl Remote {
             (Some(lease), None) => {
                 let message = Message::Read {
                     id,
-                    reservation: 0,
-                    lease: lease.id,
+                    reservation: lease.reservation(),
+                    lease: lease.id(),
                     offset: at(src),
                     len: src.len_bytes,
                 };
@@ -140,13 +141,13 @@ impl Remote {
             (Some(from), Some(to)) => {
                 let message = Message::Copy {
                     id,
-                    reservation: 0,
+                    reservation: from.reservation().max(to.reservation()),
                     src: wire::Place {
-                        lease: from.id,
+                        lease: from.id(),
                         offset: at(src),
                     },
                     dst: wire::Destination::Lease(wire::Place {
-                        lease: to.id,
+                        lease: to.id(),
                         offset: at(dst),
                     }),
                     len: dst.len_bytes,
@@ -219,24 +220,37 @@ unsafe impl Backend for Remote {
         }
     }
 
+    /// Opens memory that another program shares.
     unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
-        Err(ImportError::Unsupported {
-            memory,
-            kind: external.kind(),
-            reason: "memory of another machine is allocated by it".into(),
-        })
+        match external {
+            External::Ipc(handle) if handle.kind() == ExternalKind::Remote => {
+                open(&self.line, memory, &handle)
+            }
+            other => Err(ImportError::Unsupported {
+                memory,
+                kind: other.kind(),
+                reason: "memory of another machine is allocated by it, or shared".into(),
+            }),
+        }
     }
 
     unsafe fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
+        if kind == ExternalKind::Remote {
+            return share(&self.line, buffer);
+        }
         Err(ImportError::Unsupported {
             memory: buffer.memory(),
             kind,
-            reason: "memory of another machine has no handle here".into(),
+            reason: "memory of another machine has no handle of this one".into(),
         })
     }
 
     fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
         link_between(&self.inventory, src, dst).map(|link| link.id.access)
+    }
+
+    fn enter(&self, uses: &[Use<'_>]) -> Result<Option<Entered>, Fault> {
+        enter(&self.line, uses)
     }
 
     unsafe fn submit(
@@ -299,7 +313,12 @@ unsafe impl Backend for Remote {
 }
 
 /// Checks what the other machine offers, and describes it under the name that the machine has here.
-fn inventory(node: Name, address: &str, offered: wire::Inventory) -> Result<Inventory, NodeError> {
+fn inventory(
+    node: Name,
+    owner: [u8; 16],
+    address: &str,
+    offered: wire::Inventory,
+) -> Result<Inventory, NodeError> {
     let refused = |what: &str, reason: &dyn std::fmt::Display| NodeError::Offer {
         node,
         what: what.into(),
@@ -318,7 +337,7 @@ fn inventory(node: Name, address: &str, offered: wire::Inventory) -> Result<Inve
             simulated: false,
             memory_bytes: None,
             driver: None,
-            uuid: None,
+            uuid: Some(Uuid(owner)),
             pci: None,
             numa_node: None,
         }],

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use ring::rand::SystemRandom;
+use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
@@ -269,6 +269,16 @@ const PEM_COLUMNS: usize = 64;
 
 /// A key file has about 120 bytes; comments may stand before the key.
 const LONGEST_FILE: u64 = 16 << 10;
+
+/// Fills bytes with the system's random numbers, such as those that name something that only its owners may find.
+///
+/// # Errors
+/// [`KeyError::Random`] when the system has none.
+pub fn fill_random(bytes: &mut [u8]) -> Result<(), KeyError> {
+    SystemRandom::new()
+        .fill(bytes)
+        .map_err(|_| KeyError::Random)
+}
 
 #[cfg(test)]
 mod tests {

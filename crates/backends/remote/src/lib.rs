@@ -26,7 +26,7 @@ mod tls;
 pub mod wire;
 
 pub use device::{NodeError, Remote};
-pub use key::{KeyError, PrivateKey, PublicKey};
+pub use key::{KeyError, PrivateKey, PublicKey, fill_random};
 pub use listener::Listener;
 pub use pipe::{Event, Pipe, PipeError};
 pub use queue::{misplaced, unknown};

@@ -1,23 +1,58 @@
 //! Buffers at another machine: leases of its memory.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use transload_hal::{
-    AllocError, AllocSpec, BackendId, Buffer, ErrorClass, Fault, MemoryId, StorageId, StorageInfo,
+    AllocError, AllocSpec, BackendId, Buffer, Entered, ErrorClass, External, ExternalKind, Fault,
+    ImportError, IpcHandle, MemoryId, Node, Span, StorageId, StorageInfo, Use, Uuid,
 };
 
-use crate::queue::Line;
-use crate::wire::Message;
+use crate::queue::{End, Line, Operation};
+use crate::wire::{self, Message};
 
-/// A buffer at another machine, which frees it when this is dropped or the session ends.
+/// A view of memory at another machine.
 pub(crate) struct Lease {
-    line: Arc<Line>,
-    pub(crate) id: u64,
+    held: Arc<Held>,
+    /// The place of a transfer in the other machine's order.
+    turn: Option<Arc<Turn>>,
 }
 
-impl Drop for Lease {
+/// Memory at another machine, which frees it when this is dropped or the session ends.
+struct Held {
+    line: Arc<Line>,
+    id: u64,
+    /// Others may use it, too.
+    is_shared: AtomicBool,
+}
+
+/// A place in the other machine's order, given up when this is dropped.
+struct Turn {
+    line: Arc<Line>,
+    id: u64,
+}
+
+impl Drop for Held {
     fn drop(&mut self) {
         self.line.tell(Message::Free { lease: self.id });
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.line.leave(self.id);
+    }
+}
+
+impl Lease {
+    /// Returns the number of the lease in its session.
+    pub(crate) fn id(&self) -> u64 {
+        self.held.id
+    }
+
+    /// Returns the number of the transfer's place in the order; 0 where it needs none.
+    pub(crate) fn reservation(&self) -> u64 {
+        self.turn.as_ref().map_or(0, |turn| turn.id)
     }
 }
 
@@ -41,14 +76,28 @@ pub(crate) fn allocate(
         },
         _ => AllocError::Failed { memory, fault },
     })?;
-    let lease = Lease {
-        line: Arc::clone(line),
-        id,
-    };
     let Message::Allocated { number, .. } = answer else {
-        let message = format!("{}: it answers with {}", line.node, answer.name());
-        let fault = Fault::new(ErrorClass::Failed, message);
+        let fault = unfit(line, &answer);
         return Err(AllocError::Failed { memory, fault });
+    };
+    Ok(buffer(line, memory, (id, number), spec.len_bytes, false))
+}
+
+/// Makes the buffer of a lease that the other machine has granted.
+fn buffer(
+    line: &Arc<Line>,
+    memory: MemoryId,
+    (id, number): (u64, u64),
+    len_bytes: u64,
+    is_shared: bool,
+) -> Buffer {
+    let lease = Lease {
+        held: Arc::new(Held {
+            line: Arc::clone(line),
+            id,
+            is_shared: AtomicBool::new(is_shared),
+        }),
+        turn: None,
     };
     let info = StorageInfo {
         id: StorageId::Remote {
@@ -56,18 +105,157 @@ pub(crate) fn allocate(
             number,
         },
         base: 0,
-        len_bytes: spec.len_bytes,
+        len_bytes,
         memory,
         backend: BackendId(line.node),
         writable: true,
         host: None,
     };
-    // SAFETY: the host has no address of the bytes, which only this lease names.
-    Ok(unsafe { Buffer::new(info, Box::new(lease)) })
+    // SAFETY: the host has no address of the bytes, and the machine that has them orders their use.
+    unsafe { Buffer::new(info, Box::new(lease)) }
+}
+
+/// Gives a transfer its place in the other machine's order, if others use one of its ends, too.
+pub(crate) fn enter(line: &Arc<Line>, uses: &[Use<'_>]) -> Result<Option<Entered>, Fault> {
+    let lease = |part: &Use<'_>| {
+        let lease = part.part.buffer.native::<Lease>();
+        lease.map(|lease| Arc::clone(&lease.held))
+    };
+    let leases: Option<Vec<_>> = uses.iter().map(lease).collect();
+    let leases = leases.ok_or_else(|| {
+        let message = format!("a buffer is none of {}", line.node);
+        Fault::new(ErrorClass::Caller, message)
+    })?;
+    if !leases.iter().any(|of| of.is_shared.load(Ordering::Acquire)) {
+        return Ok(None);
+    }
+    let id = line.number();
+    let told = { uses.iter().zip(&leases) }.map(|(part, held)| wire::Use {
+        lease: held.id,
+        offset: part.part.buffer.span().offset + part.part.offset,
+        len: part.part.len_bytes,
+        writes: part.writes,
+    });
+    let message = Message::Enter {
+        id,
+        uses: told.collect(),
+    };
+    let fence = line
+        .board
+        .begin(1, 0)
+        .map_err(transload_hal::SubmitError::into_fault)?;
+    let operation = Operation {
+        id,
+        job: fence.number(),
+        message,
+        end: End::There,
+        len_bytes: 0,
+    };
+    if let Err(fault) = line.start(vec![operation]) {
+        line.board.forget(fence);
+        return Err(fault);
+    }
+    let turn = Arc::new(Turn {
+        line: Arc::clone(line),
+        id,
+    });
+    let view = |(part, held): (&Use<'_>, Arc<Held>)| {
+        let before = part.part.buffer;
+        let lease = Lease {
+            held,
+            turn: Some(Arc::clone(&turn)),
+        };
+        // SAFETY: it shows the bytes of the buffer before it, whose lease it holds.
+        let whole = unsafe { Buffer::new(*before.info(), Box::new(lease)) };
+        let Span { offset, len } = before.span();
+        whole.slice(offset, len)
+    };
+    let views: Option<Vec<Buffer>> = uses.iter().zip(leases).map(view).collect();
+    Ok(views.map(|buffers| Entered { buffers, fence }))
+}
+
+/// Lets others use a buffer, too. Blocks until the other machine has answered.
+pub(crate) fn share(line: &Arc<Line>, buffer: &Buffer) -> Result<External, ImportError> {
+    let (memory, kind) = (buffer.memory(), ExternalKind::Remote);
+    let failed = |fault| ImportError::Failed {
+        memory,
+        kind,
+        fault,
+    };
+    let Some(lease) = buffer.native::<Lease>() else {
+        return Err(ImportError::UnknownMemory { memory });
+    };
+    let lease_id = lease.id();
+    let (_, answer) = line
+        .ask(|id| Message::Share {
+            id,
+            lease: lease_id,
+        })
+        .map_err(failed)?;
+    let Message::Shared { token, .. } = answer else {
+        return Err(failed(unfit(line, &answer)));
+    };
+    lease.held.is_shared.store(true, Ordering::Release);
+    let mut bytes = [0; IpcHandle::TOKEN_BYTES];
+    bytes[..16].copy_from_slice(&token);
+    let (info, span) = (buffer.info(), buffer.span());
+    let owner = Uuid(line.owner());
+    let handle = IpcHandle::new(kind, bytes, owner, info.len_bytes, span, info.writable);
+    let handle =
+        handle.map_err(|error| failed(Fault::new(ErrorClass::Failed, error.to_string())))?;
+    Ok(External::Ipc(handle))
+}
+
+/// Opens a buffer that another program shares. Blocks until the other machine has answered.
+pub(crate) fn open(
+    line: &Arc<Line>,
+    memory: MemoryId,
+    handle: &IpcHandle,
+) -> Result<Buffer, ImportError> {
+    let kind = handle.kind();
+    let invalid = |reason: String| ImportError::Invalid {
+        memory,
+        kind,
+        reason: reason.into(),
+    };
+    if handle.device() != Uuid(line.owner()) {
+        return Err(invalid(format!(
+            "it names memory of another machine than {}",
+            line.node
+        )));
+    }
+    let mut token = [0; 16];
+    token.copy_from_slice(&handle.token()[..16]);
+    let answer = line.ask(|id| Message::Open { id, token });
+    let (id, answer) = answer.map_err(|fault| ImportError::Failed {
+        memory,
+        kind,
+        fault,
+    })?;
+    let Message::Opened {
+        number,
+        memory: name,
+        len,
+        ..
+    } = answer
+    else {
+        return Err(invalid(unfit(line, &answer).message.into_owned()));
+    };
+    let there: MemoryId = name.parse().map_err(|error| invalid(format!("{error}")))?;
+    let there = there.device.at(Node::named(line.node)).memory(there.kind);
+    let whole = buffer(line, there, (id, number), len, true);
+    let Span { offset, len } = handle.span();
+    whole
+        .slice(offset, len)
+        .ok_or_else(|| invalid(format!("it names {} of {}", handle.span(), whole.len())))
+}
+
+fn unfit(line: &Line, answer: &Message) -> Fault {
+    let message = format!("{}: it answers with {}", line.node, answer.name());
+    Fault::new(ErrorClass::Failed, message)
 }
 
 /// Returns the memory as its own machine names it.
 pub(crate) fn local(memory: MemoryId) -> MemoryId {
-    let device = memory.device.at(transload_hal::Node::HERE);
-    device.memory(memory.kind)
+    memory.device.at(Node::HERE).memory(memory.kind)
 }

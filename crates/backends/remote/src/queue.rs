@@ -44,6 +44,7 @@ enum Command {
     Start(Operation),
     /// The operations of a submission.
     Stop(u64),
+    Leave(u64),
 }
 
 /// An operation that the other machine is asked for.
@@ -158,6 +159,11 @@ impl Line {
             session.wake();
         }
         Ok(())
+    }
+
+    /// Gives up a place in the order.
+    pub(crate) fn leave(&self, reservation: u64) {
+        let _ = self.push(Command::Leave(reservation));
     }
 
     pub(crate) fn stop(&self, job: u64) {
@@ -307,8 +313,16 @@ impl Client {
                 self.end(id, wire::Outcome::Failed(fault), pipe)
             }
             Message::Refused { id, fault } => self.answer(id, Err(fault.into())),
-            Message::Allocated { id, .. } | Message::AvailableBytes { id, .. } => {
-                self.answer(id, Ok(message))
+            Message::Allocated { id, .. }
+            | Message::Shared { id, .. }
+            | Message::Opened { id, .. }
+            | Message::AvailableBytes { id, .. } => self.answer(id, Ok(message)),
+            // The transfer's turn; it may have been given up meanwhile.
+            Message::Entered { id } => {
+                if let Some(asked) = self.operations.remove(&id) {
+                    self.line.board.end(asked.job, Outcome::Done);
+                }
+                Ok(())
             }
             other => Err(misplaced(format!("a client is not sent {}", other.name()))),
         }
@@ -353,6 +367,13 @@ impl Handler for Client {
                     pipe.send(&message)?;
                 }
                 Command::Start(operation) => self.start(operation, pipe)?,
+                Command::Leave(reservation) => {
+                    if let Some(asked) = self.operations.remove(&reservation) {
+                        let outcome = Outcome::Stopped { leading_bytes: 0 };
+                        self.line.board.end(asked.job, outcome);
+                    }
+                    pipe.send(&Message::Leave { reservation })?;
+                }
                 Command::Stop(job) => {
                     let of_it = self.operations.iter().filter(|(_, asked)| asked.job == job);
                     for (id, _) in of_it {
@@ -389,7 +410,7 @@ impl Handler for Client {
                 Command::Ask { answer, .. } => {
                     let _ = answer.send(Err(fault.clone()));
                 }
-                Command::Tell(_) | Command::Stop(_) => {}
+                Command::Tell(_) | Command::Stop(_) | Command::Leave(_) => {}
             }
         }
         if let Some(opened) = self.opened.take() {

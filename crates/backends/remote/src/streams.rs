@@ -226,9 +226,9 @@ impl Payload {
         } = piece;
         self.under_way.insert((op, offset), job);
         match is_taken {
-            // SAFETY: the submission keeps the operand valid until its fence settles, which is after the bytes were sent or
-            // given up.
             true => {
+                // SAFETY: the submission keeps the operand valid until its fence settles, which is after the bytes were
+                // sent or given up.
                 unsafe { pipe.send_data(op, offset, span) };
                 Ok(())
             }

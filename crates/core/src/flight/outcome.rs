@@ -29,6 +29,17 @@ pub struct Failure {
     pub span: Span,
 }
 
+impl Failure {
+    /// The failure of a transfer of `len_bytes` bytes before its first operation.
+    pub const fn before(len_bytes: u64) -> Failure {
+        Failure {
+            phase: Phase::Copy,
+            at: None,
+            span: Span::new(0, len_bytes),
+        }
+    }
+}
+
 /// How a flight ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Verdict {

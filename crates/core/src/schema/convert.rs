@@ -1,5 +1,6 @@
 //! From what was written down to an inventory.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -315,7 +316,9 @@ fn curve(
 
 fn push(all: &mut Draft, link: Link) -> Result<(), SchemaError> {
     if !all.links.insert(link.id) {
-        return Err(SchemaError::DuplicateLink { link: link.id });
+        return Err(SchemaError::DuplicateLink {
+            link: Box::new(link.id),
+        });
     }
     all.inventory.links.push(link);
     Ok(())

@@ -1,5 +1,6 @@
 //! Errors in a machine's description.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 
 use crate::{DeviceId, EngineId, LinkId, MemoryId, ParseError, TopologyError};
@@ -113,7 +114,7 @@ pub enum SchemaError {
     #[error("the link {src} → {dst} over {engine} is described twice", src = link.src, dst = link.dst, engine = link.engine)]
     DuplicateLink {
         /// The name.
-        link: LinkId,
+        link: Box<LinkId>,
     },
     /// A link or a mesh that ends at no memory of the machine.
     #[error("{thing} ends at memory {memory}, which the machine does not have")]

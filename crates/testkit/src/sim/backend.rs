@@ -179,7 +179,11 @@ unsafe impl Backend for Sim {
     }
 
     fn connect(&self, src: MemoryId, dst: MemoryId) -> Result<Access, ConnectError> {
-        let failed = |fault| ConnectError::Failed { src, dst, fault };
+        let failed = |fault| ConnectError::Failed {
+            src,
+            dst,
+            fault: Box::new(fault),
+        };
         if let Some(CallFault::Refuse(class)) = self.strike(Call::Connect, None) {
             return Err(failed(scripted(class)));
         }

@@ -22,6 +22,8 @@ pub(crate) enum Stage {
     Free,
     /// Waits for the user's events and for conflicting predecessors.
     Waiting,
+    /// Waits for its turn in the order of another machine.
+    Entering,
     /// Waits until links of its plan are proven.
     Proving,
     /// Its flight is under way.
@@ -58,13 +60,14 @@ pub(crate) struct Alone {
 /// |---|---|
 /// | `Free` | no buffer, ticket, waker or result; its place is in the table's list of free places; `flight` is over |
 /// | `Waiting` | `ticket` is set and `waits_for` is above 0; nothing was submitted; `first_slots`, `leases` and `flying` are empty |
+/// | `Entering` | `waits_for` is 0; nothing was submitted; `commanded` has the question to the machine's backend until it is answered |
 /// | `Proving` | `waits_for` is 0; the leg has asked for nothing yet; a proof has the transfer in its list |
 /// | `Flying` | `flight` is not over; `flying` has the fences that the engine waits for, `leases` the slots of the leg, `commanded` what threads have taken and not recorded. Only this stage has operations under way |
 /// | `Guarding` | `src` and `ticket` are set, `dst` is not; conflicting transfers wait until the guard leaves |
 /// | `Over` | `ticket` is gone, `flying` and `leases` are empty, `result` is set until the handle takes it. A transfer whose handle is gone goes on to `Free` in the same step |
 ///
 /// A transfer goes through the stages in this order, from `Flying` back to `Proving` with each leg. A transfer that is
-/// cancelled or past its deadline goes from `Waiting` or `Proving` to `Over`. A guard goes from `Waiting` to `Guarding`
+/// cancelled or past its deadline goes from `Waiting`, `Entering` or `Proving` to `Over`. A guard goes from `Waiting` to `Guarding`
 /// to `Free`. `answered` holds only in `Flying`: the owner has the result, and operations are still under way.
 pub(crate) struct Active {
     pub(crate) generation: u32,
@@ -75,6 +78,8 @@ pub(crate) struct Active {
     pub(crate) ticket: Option<Ticket>,
     /// Events that have not been set, and one more for conflicting predecessors.
     pub(crate) waits_for: u32,
+    /// The other machines that keep the order of its ends and that it has not asked yet: at most one for each end.
+    pub(crate) orders: u8,
     pub(crate) priority: Priority,
     pub(crate) deadline: Option<Instant>,
     /// In the list of transfers that could use more slots.
@@ -146,6 +151,7 @@ impl Active {
             flight: None,
             ticket: None,
             waits_for: 0,
+            orders: 0,
             priority: Priority::Normal,
             deadline: None,
             wants_more: false,

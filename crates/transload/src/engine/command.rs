@@ -8,11 +8,14 @@ use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 use transload_core::flight::{Endpoint, Task, TaskId, Work};
 use transload_core::{Access, DeviceId, LinkId, MemoryId, MemoryKind, Shape, Span};
-use transload_hal::{Backend, BackendId, Buffer, Fault, Fence, Layout, Op, Part, SubmitError};
+use transload_hal::{
+    Backend, BackendId, Buffer, Entered, Fault, Fence, Layout, Op, Part, SubmitError,
+};
 
 use super::active::Active;
 use super::backlog::Full;
 use super::digest::Digest;
+use super::entering::Entry;
 use super::errand::{Errand, Found};
 use super::operand::{End, Operand, copies};
 use super::types::{Pace, TransferId, Wanted, Which};
@@ -59,6 +62,10 @@ pub(crate) enum CommandKind {
         job: usize,
         errand: Errand,
     },
+    /// The transfer is to have a place in the order of another machine.
+    Enter {
+        entry: Box<Entry>,
+    },
     /// The backend is to begin nothing more of the operations.
     Stop {
         fence: Fence,
@@ -94,6 +101,7 @@ pub(crate) enum AnswerKind {
     },
     Allocated(Box<(Wanted, Result<Buffer, Fault>)>),
     Proved(Box<(usize, Result<Found, Fault>)>),
+    Entered(Box<Result<Option<Entered>, Fault>>),
 }
 
 impl AnswerKind {

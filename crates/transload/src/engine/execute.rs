@@ -177,6 +177,10 @@ impl Command {
                 task: *task,
                 moved_bytes: guarded(|| self.backend.stop(*fence)).unwrap_or(0),
             },
+            CommandKind::Enter { entry } => {
+                let entered = guarded(|| entry.run(&*self.backend));
+                AnswerKind::Entered(Box::new(entered.and_then(|entered| entered)))
+            }
             CommandKind::Prove { job, errand } => {
                 AnswerKind::Proved(Box::new((*job, errand.run(&*self.backend))))
             }
@@ -199,6 +203,7 @@ fn note<'a>(
             } => ("submit", Some((task, via, bound))),
             CommandKind::Allocate { .. } => ("allocate", None),
             CommandKind::Prove { .. } => ("prove", None),
+            CommandKind::Enter { .. } => ("enter", None),
             CommandKind::Stop { .. } => ("stop", None),
         };
         let (_, _, ops) = call.get_or_insert((name, command.backend_id, 0));

@@ -147,7 +147,7 @@ impl State {
         };
         let started = active.flight.as_ref().is_some_and(Flight::has_started);
         match active.stage {
-            Stage::Waiting | Stage::Proving => {
+            Stage::Waiting | Stage::Entering | Stage::Proving => {
                 self.finish(id.index, Err(TransferError::Cancelled { leading_bytes: 0 }));
             }
             Stage::Flying => {
@@ -242,7 +242,7 @@ impl State {
         .marked(self.planning.topology())
     }
 
-    fn failure(&mut self, index: Index, failure: Failure) -> TransferError {
+    pub(super) fn failure(&mut self, index: Index, failure: Failure) -> TransferError {
         let active = &mut self.table[index];
         let route = active.tried.last().map(|plan| plan.to_string());
         let unnamed = BackendId(Name::constant("unknown"));

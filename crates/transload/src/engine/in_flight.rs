@@ -49,6 +49,10 @@ pub(crate) struct InFlight {
     outstanding: usize,
     /// Fences of hints, and how they ended.
     hints: Vec<(Fence, Option<Outcome>)>,
+    /// Transfers that wait for their turn in the order of another machine.
+    entries: Vec<(Fence, TransferId)>,
+    /// The transfer whose turn has just come, or never will.
+    turn: Option<(TransferId, Outcome)>,
 }
 
 impl InFlight {
@@ -60,6 +64,8 @@ impl InFlight {
             early: Vec::with_capacity(MAX_COMMANDS),
             outstanding: 0,
             hints: Vec::new(),
+            entries: Vec::new(),
+            turn: None,
         }
     }
 
@@ -151,6 +157,10 @@ impl InFlight {
     ) -> Option<(TransferId, TaskId, Outcome)> {
         let operation = self.pending.remove(&fence);
         if operation.is_none() {
+            if let Some(at) = self.entries.iter().position(|(known, _)| *known == fence) {
+                self.turn = Some((self.entries.swap_remove(at).1, outcome));
+                return None;
+            }
             let Some((_, settled)) = self.hints.iter_mut().find(|(known, _)| *known == fence)
             else {
                 self.early.push((fence, outcome));
@@ -286,6 +296,32 @@ impl InFlight {
         let at = self.hints.iter().position(|(known, _)| *known == fence)?;
         self.hints[at].1.as_ref()?;
         self.hints.swap_remove(at).1
+    }
+
+    /// Takes in that a transfer has its turn when a fence settles. Returns its outcome if it has.
+    pub(crate) fn handle_entry(&mut self, fence: Fence, id: TransferId) -> Option<Outcome> {
+        let outcome = self.take_early(fence);
+        if outcome.is_none() {
+            self.entries.push((fence, id));
+        }
+        outcome
+    }
+
+    /// Takes the transfer whose turn the last outcome was.
+    pub(crate) fn take_turn(&mut self) -> Option<(TransferId, Outcome)> {
+        self.turn.take()
+    }
+
+    /// Takes the transfers that wait for their turn in a backend.
+    pub(crate) fn take_entries(
+        &mut self,
+        backend: BackendId,
+    ) -> impl Iterator<Item = (Fence, TransferId)> + use<> {
+        let (of_it, others) = core::mem::take(&mut self.entries)
+            .into_iter()
+            .partition::<Vec<_>, _>(|(fence, _)| fence.backend() == backend);
+        self.entries = others;
+        of_it.into_iter()
     }
 
     /// Forgets a hint's fence: no thread waits for it any more.

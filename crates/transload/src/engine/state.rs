@@ -17,6 +17,7 @@ use super::checked::{Checked, Chosen, Terms};
 use super::command::Later;
 use super::deadlines::Deadlines;
 use super::digest::Digest;
+use super::entering::is_kept_elsewhere;
 use super::event::EventState;
 use super::in_flight::InFlight;
 use super::observe::Ended;
@@ -404,6 +405,10 @@ impl State {
             deadline: terms.deadline,
             verify: chosen.verify,
         };
+        let orders = match terms.proof {
+            None => u8::from(is_kept_elsewhere(&src)) + u8::from(is_kept_elsewhere(&dst)),
+            Some(_) => 0,
+        };
         let digests = spec.verify.is_some().then(|| self.take_digests());
         let index = self.table.take();
         let active = &mut self.table[index];
@@ -420,6 +425,7 @@ impl State {
         active.stage = Stage::Waiting;
         active.src = Some(src);
         active.dst = Some(dst);
+        active.orders = orders;
         active.priority = terms.priority;
         active.digests = digests;
         active.then.extend(terms.then.iter().cloned());

@@ -74,7 +74,7 @@ impl State {
     /// Asks the flight of a transfer what to do, and does it, until the flight waits for something.
     fn poll(&mut self, index: Index, now: Instant, commands: &mut Commands) {
         loop {
-            if self.hold_for_proof(index, now) {
+            if self.hold_for_order(index, commands) || self.hold_for_proof(index, now) {
                 return;
             }
             let active = &mut self.table[index];
@@ -229,7 +229,7 @@ impl State {
             let active = { self.table.find(*id) }.filter(|active| active.deadline.is_some());
             match active.map(|active| active.stage) {
                 None => return false,
-                Some(Stage::Waiting | Stage::Proving) => {
+                Some(Stage::Waiting | Stage::Entering | Stage::Proving) => {
                     let error = TransferError::Deadline { leading_bytes: 0 };
                     self.finish(id.index, Err(error));
                 }
@@ -414,6 +414,7 @@ impl State {
                 self.handle_full(id, *full, backend);
             }
             AnswerKind::Stopped { task, moved_bytes } => self.handle_stop(id, task, moved_bytes),
+            AnswerKind::Entered(entered) => self.handle_entered(id, backend, *entered),
             AnswerKind::Proved(proved) => {
                 let (job, found) = *proved;
                 self.handle_errand(job, found);
@@ -448,6 +449,9 @@ impl State {
     /// Takes in that a fence has settled.
     pub(crate) fn handle_outcome(&mut self, fence: Fence, outcome: Outcome) {
         let Some((id, task, outcome)) = self.in_flight.handle_outcome(fence, outcome) else {
+            if let Some((id, outcome)) = self.in_flight.take_turn() {
+                self.handle_turn(id, Some((fence, outcome)));
+            }
             return;
         };
         if let Some(active) = self.table.find_mut(id) {
@@ -546,6 +550,9 @@ impl State {
             return false;
         };
         self.planning.handle_lost(backend);
+        for (fence, id) in self.in_flight.take_entries(backend) {
+            self.handle_turn(id, Some((fence, Outcome::Lost(fault.clone()))));
+        }
         for (fence, id) in operations {
             // A caller's stack frame cannot be leaked: the call waits until the operation has ended.
             if self.is_borrowed(id) || !self.in_flight.is_pending(fence) {

@@ -130,10 +130,11 @@ impl TransferManager {
     }
 
     /// Takes in memory of a device that another process gave out with [`TransferManager::export`]. The buffer is on the
-    /// device of this process that has the handle's UUID.
+    /// device of this process that has the handle's UUID, or at the machine that this process has
+    /// [connected to](TransferManager::connect) and that the handle names.
     ///
     /// Transfers of this manager are in order among each other. The two processes must agree upon when each of them
-    /// uses the bytes.
+    /// uses the bytes. Of memory of another machine that machine keeps the order, between all its users.
     ///
     /// # Errors
     /// When the device is not here, or its backend does not open the handle.
@@ -143,15 +144,23 @@ impl TransferManager {
     /// dropped, and neither process writes bytes while the other uses them.
     pub unsafe fn import_ipc(&self, handle: &IpcHandle) -> Result<Buffer, Error> {
         let device = DeviceName::Uuid(handle.device());
-        // One GPU may be a device of several backends.
+        // One GPU may be a device of several backends. Another machine's handle says which of its memories it is.
+        let is_remote = handle.kind() == ExternalKind::Remote;
         let same = self.shared.inspect(|state| {
-            let all = state.planning.topology().devices().iter();
+            let topology = state.planning.topology();
+            let all = topology.devices().iter();
             let same = all.filter(|of| of.uuid == Some(handle.device()));
-            same.map(|of| of.id).collect::<Vec<_>>()
+            let place = |of: &transload_hal::DeviceInfo| match is_remote {
+                false => Some(of.id.memory(MemoryKind::Device)),
+                true => { topology.memories().iter() }
+                    .map(|memory| memory.id)
+                    .find(|memory| memory.device.node == of.id.node),
+            };
+            same.filter_map(place).collect::<Vec<_>>()
         })?;
         let mut refusal = None;
-        for id in same {
-            let place = id.memory(MemoryKind::Device).into();
+        for memory in same {
+            let place = memory.into();
             // SAFETY: the caller's promise.
             match unsafe { self.import(place, External::Ipc(*handle)) } {
                 Err(error) if error.class() == ErrorClass::Unsupported => refusal = Some(error),
@@ -392,8 +401,11 @@ fn export_in_order(
     buffer.raw.expose();
     // SAFETY: called below where the order keeps writers away, or where bytes stay on their pages.
     let export = || guarded(|| unsafe { backend.export(&buffer.raw, kind) });
+    let memory = buffer.memory();
+    // Transfers that come later have their places in the other machine's order, too.
+    let is_remote = !memory.device.node.is_here();
     // A browser can wait for nothing here, and has no shared memory either.
-    if buffer.memory().kind != MemoryKind::Shared || cfg!(browser) {
+    if memory.kind != MemoryKind::Shared && !is_remote || cfg!(browser) {
         return export();
     }
     let whole = buffer.raw.whole();
@@ -403,7 +415,7 @@ fn export_in_order(
         buffer: whole,
         scattered: None,
     };
-    let Ok(footprint) = footprint(&end, false) else {
+    let Ok(footprint) = footprint(&end, is_remote) else {
         return export();
     };
     // The manager that made the buffer holds its order, whichever manager exports it.

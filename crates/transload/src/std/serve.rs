@@ -1,6 +1,7 @@
 //! Offers memories of this machine to other machines.
 
 mod guest;
+mod order;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,6 +18,7 @@ use transload_remote::{
 
 use crate::{Error, TransferManager};
 use guest::Guest;
+use order::Order;
 
 /// The most sessions that a server has at once. Each has a thread.
 const MOST_SESSIONS: usize = 1024;
@@ -113,6 +115,7 @@ pub(crate) struct Serving {
     /// The number of the next lease.
     leases: AtomicU64,
     sessions: Mutex<Sessions>,
+    order: Mutex<Order>,
 }
 
 #[derive(Default)]
@@ -164,6 +167,11 @@ impl Serving {
     fn sessions(&self) -> MutexGuard<'_, Sessions> {
         // Each change is whole when it may panic.
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn order(&self) -> MutexGuard<'_, Order> {
+        // Each change is whole when it may panic.
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes so many bytes of the limit.
@@ -322,6 +330,7 @@ impl TransferManager {
             used_bytes: AtomicU64::new(0),
             leases: AtomicU64::new(1),
             sessions: Mutex::default(),
+            order: Mutex::default(),
         });
         let address = listener.address();
         let thread = {

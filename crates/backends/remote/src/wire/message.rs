@@ -46,12 +46,38 @@ pub enum Message {
         /// Why.
         fault: Fault,
     },
-    /// Client: use a lease that another session has made. Answered by `Allocated` or `Refused`.
+    /// Client: let other sessions use a lease, too. Each transfer of it has a place in the node's order from then on, as
+    /// `Enter` takes it. Answered by `Shared` or `Refused`.
+    Share {
+        /// The question.
+        id: u64,
+        /// The lease.
+        lease: u64,
+    },
+    /// Server: the answer to `Share`.
+    Shared {
+        /// The question.
+        id: u64,
+        /// Whoever knows it can open the lease.
+        token: [u8; 16],
+    },
+    /// Client: use a lease that another session has shared. Answered by `Opened` or `Refused`.
     Open {
         /// From now on this session's id of the lease.
         id: u64,
         /// The token of the lease.
         token: [u8; 16],
+    },
+    /// Server: the lease is open.
+    Opened {
+        /// The lease.
+        id: u64,
+        /// The server's number of the memory, which is the same in all sessions.
+        number: u64,
+        /// The memory that it lies in.
+        memory: String,
+        /// Its length in bytes.
+        len: u64,
     },
     /// Client: the lease is no longer used.
     Free {
@@ -305,7 +331,10 @@ impl Message {
             Message::Allocate { .. } => "Allocate",
             Message::Allocated { .. } => "Allocated",
             Message::Refused { .. } => "Refused",
+            Message::Share { .. } => "Share",
+            Message::Shared { .. } => "Shared",
             Message::Open { .. } => "Open",
+            Message::Opened { .. } => "Opened",
             Message::Free { .. } => "Free",
             Message::Available { .. } => "Available",
             Message::AvailableBytes { .. } => "AvailableBytes",

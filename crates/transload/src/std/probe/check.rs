@@ -209,7 +209,7 @@ impl<'a> Checks<'a> {
                 at: Some(link),
                 why,
             }) => {
-                self.broken.insert((link, measurement.bytes));
+                self.broken.insert((*link, measurement.bytes));
                 let (src, dst) = (link.src, link.dst);
                 State::Failed(format!("the way there passes {src} → {dst}: {why}"))
             }

@@ -162,7 +162,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Why a pattern was not brought there or back.
 pub(super) struct Stopped {
     /// The link that failed on the way; `None` where no link failed.
-    pub(super) at: Option<LinkId>,
+    pub(super) at: Option<Box<LinkId>>,
     pub(super) why: String,
 }
 
@@ -176,7 +176,7 @@ impl Stopped {
 
     fn on(link: LinkId) -> impl FnOnce(Error) -> Stopped {
         move |error| Stopped {
-            at: Some(link),
+            at: Some(Box::new(link)),
             why: error.to_string(),
         }
     }
