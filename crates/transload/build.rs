@@ -50,7 +50,10 @@ fn main() {
     if set("CARGO_FEATURE_CUDA") && !without {
         println!("cargo::rustc-cfg=cuda");
     }
-    if set("CARGO_FEATURE_REMOTE") && !without {
+    // The processors that the ciphers are for.
+    let arch = std::env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    let has_ciphers = ["x86_64", "aarch64"].contains(&arch.as_str());
+    if set("CARGO_FEATURE_REMOTE") && !without && has_ciphers {
         println!("cargo::rustc-cfg=remote");
     }
     let apple = std::env::var("CARGO_CFG_TARGET_VENDOR").is_ok_and(|vendor| vendor == "apple");

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use ring::rand::{SecureRandom, SystemRandom};
-use ring::signature::{Ed25519KeyPair, KeyPair};
+use graviola::signing::eddsa::Ed25519SigningKey;
+use graviola::util::is_cpu_supported;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
 use transload_hal::open_regular;
@@ -28,11 +28,13 @@ impl PrivateKey {
     /// Makes a new key from the system's random numbers.
     ///
     /// # Errors
-    /// [`KeyError::Random`] if the system gives none.
+    /// [`KeyError::Random`] if the system gives none, and [`KeyError::Processor`].
     pub fn generate() -> Result<PrivateKey, KeyError> {
-        let document =
-            Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|_| KeyError::Random)?;
-        PrivateKey::from_pkcs8(document.as_ref())
+        check_processor()?;
+        let key = Ed25519SigningKey::generate().map_err(|_| KeyError::Random)?;
+        let mut pkcs8 = Zeroizing::new([0; LONGEST_PKCS8]);
+        let pkcs8 = key.to_pkcs8_der(&mut *pkcs8);
+        PrivateKey::from_pkcs8(pkcs8.map_err(|_| KeyError::Random)?)
     }
 
     /// Reads the text of a key: PKCS #8 in PEM, as [`PrivateKey::to_pem`] and `openssl genpkey -algorithm ed25519` write
@@ -120,18 +122,14 @@ impl PrivateKey {
     }
 
     fn from_pkcs8(pkcs8: &[u8]) -> Result<PrivateKey, KeyError> {
-        // Files of other programs may lack the public half.
-        let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(pkcs8).map_err(|error| {
-            let reason = format!("not an Ed25519 key: {error}");
+        check_processor()?;
+        let key = Ed25519SigningKey::from_pkcs8_der(pkcs8).map_err(|error| {
+            let reason = format!("not an Ed25519 key: {error:?}");
             KeyError::Pem { reason }
-        })?;
-        let public = pair.public_key().as_ref();
-        let public = <[u8; PublicKey::LEN]>::try_from(public).map_err(|_| KeyError::Pem {
-            reason: format!("its public key has {} bytes", public.len()),
         })?;
         Ok(PrivateKey {
             pkcs8: Arc::new(Zeroizing::new(pkcs8.to_vec())),
-            public: PublicKey(public),
+            public: PublicKey(key.public_key().as_bytes()),
         })
     }
 
@@ -198,6 +196,12 @@ impl FromStr for PublicKey {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
+    /// The processor lacks instructions that encryption is made of here.
+    #[error(
+        "this processor lacks instructions that encryption uses: AES, carry-less multiplication, AVX2, BMI1 and ADX, which \
+         x86-64 processors have since 2014, or on ARM AES, PMULL and SHA-2"
+    )]
+    Processor,
     /// The system has no random numbers.
     #[error("the system gives no random numbers for a new key")]
     Random,
@@ -270,14 +274,24 @@ const PEM_COLUMNS: usize = 64;
 /// A key file has about 120 bytes; comments may stand before the key.
 const LONGEST_FILE: u64 = 16 << 10;
 
+/// The library of ciphers panics on a processor that it does not know, so no key exists there.
+fn check_processor() -> Result<(), KeyError> {
+    match is_cpu_supported() {
+        true => Ok(()),
+        false => Err(KeyError::Processor),
+    }
+}
+
+/// The longest form of an Ed25519 key in bytes, with room to spare: RFC 8410 has 48, and 83 with the public half.
+const LONGEST_PKCS8: usize = 128;
+
 /// Fills bytes with the system's random numbers, such as those that name something that only its owners may find.
 ///
 /// # Errors
-/// [`KeyError::Random`] when the system has none.
+/// [`KeyError::Random`] when the system has none, and [`KeyError::Processor`].
 pub fn fill_random(bytes: &mut [u8]) -> Result<(), KeyError> {
-    SystemRandom::new()
-        .fill(bytes)
-        .map_err(|_| KeyError::Random)
+    check_processor()?;
+    graviola::random::fill(bytes).map_err(|_| KeyError::Random)
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! Sessions between machines for Transload: the protocol by which a program uses the memory of another machine, and
-//! its transport.
+//! The backend of other machines' memory for Transload: the protocol by which a program uses it, and its transport.
 //!
 //! A session is one TCP connection with TLS 1.3. Each side authenticates the other by its Ed25519 key alone
 //! ([`PrivateKey`], [`PublicKey`]): raw public keys as in RFC 7250, without certificates and without an authority.
@@ -9,8 +8,9 @@
 //! - [`Session`] runs a connection on a thread of its own and calls a [`Handler`] there.
 //! - [`Pipe`] is the same without a thread and without a socket: bytes in, events out.
 //!
-//! The crate has no backend: it knows neither leases nor transfers, but only their messages.
-#![cfg(not(target_family = "wasm"))]
+//! - [`Remote`] is the backend: the memory of another machine, as that machine offers it.
+//! - [`Streams`] is the backend of a machine that serves: what sessions carry, as memory that its engine copies.
+#![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 mod board;
 mod buffer;
@@ -18,6 +18,8 @@ mod device;
 mod key;
 mod listener;
 mod memory;
+#[cfg(test)]
+mod numbers;
 mod pipe;
 mod queue;
 mod session;

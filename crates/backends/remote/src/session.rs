@@ -25,7 +25,8 @@ impl Session {
     /// session opened.
     ///
     /// # Errors
-    /// [`SessionError::Start`] if the system gives no thread or no handle; the handler was not called then.
+    /// [`SessionError::Start`] if the system gives no thread or no handle, and [`SessionError::Tls`] if TLS does not take
+    /// the key; the handler is dropped without a call then.
     pub fn connect(
         address: impl Into<String>,
         key: &PrivateKey,
@@ -40,10 +41,11 @@ impl Session {
     }
 
     /// Serves a client that has connected, if its public key is one of `allowed`. Does not block: the handler learns
-    /// whether the session opened, and with which key.
+    /// whether the session opened, and with which key. A session takes a thread and 300 KiB before it knows the client's
+    /// key; the caller limits how many it lets begin.
     ///
     /// # Errors
-    /// [`SessionError::Start`] if the system gives no thread or no handle; the handler was not called then.
+    /// As [`Session::connect`].
     pub fn accept(
         stream: TcpStream,
         key: &PrivateKey,
@@ -74,7 +76,7 @@ pub struct Peer {
 }
 
 /// What a session does for its user. The session's thread calls the functions, one at a time. None may block: heartbeats
-/// and all data wait meanwhile.
+/// and all data wait meanwhile. None may panic: the session would end without a call of [`Handler::closed`].
 pub trait Handler: Send {
     /// The session is open: both sides accepted the other's key and speak the same version. Called at most once, first.
     ///

@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub(crate) use channel::{Channel, RECORD, Received, sealed_len};
 use pins::Pins;
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption, UnbufferedClientConnection};
-use rustls::crypto::{CryptoProvider, ring};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::{
     AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage, UnbufferedServerConnection,
@@ -119,14 +119,18 @@ impl Channel {
 /// more to attack. AES-128-GCM has the strength of X25519, and is the fastest where processors have instructions for it.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
-        cipher_suites: vec![ring::cipher_suite::TLS13_AES_128_GCM_SHA256],
-        kx_groups: vec![ring::kx_group::X25519],
-        ..ring::default_provider()
+        cipher_suites: vec![rustls_graviola::suites::TLS13_AES_128_GCM_SHA256],
+        kx_groups: vec![&rustls_graviola::kx::X25519],
+        ..rustls_graviola::default_provider()
     })
 }
 
 fn certified(key: &PrivateKey) -> Result<Arc<CertifiedKey>, ChannelError> {
-    let signing = ring::sign::any_eddsa_type(&key.to_der()).map_err(failed)?;
+    let der = key.to_der().clone_key().into();
+    let signing = provider()
+        .key_provider
+        .load_private_key(der)
+        .map_err(failed)?;
     let shown = CertificateDer::from(key.public().to_spki());
     Ok(Arc::new(CertifiedKey::new(vec![shown], signing)))
 }

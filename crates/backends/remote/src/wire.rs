@@ -11,6 +11,8 @@
 mod fault;
 mod frame;
 mod message;
+#[cfg(test)]
+pub(crate) mod tests;
 
 pub(crate) use fault::truncate;
 pub use fault::{Class, Fault, Outcome};

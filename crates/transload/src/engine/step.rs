@@ -414,7 +414,6 @@ impl State {
                 self.handle_full(id, *full, backend);
             }
             AnswerKind::Stopped { task, moved_bytes } => self.handle_stop(id, task, moved_bytes),
-            AnswerKind::Entered(entered) => self.handle_entered(id, backend, *entered),
             AnswerKind::Proved(proved) => {
                 let (job, found) = *proved;
                 self.handle_errand(job, found);
@@ -423,6 +422,7 @@ impl State {
                 let (wanted, slot) = *allocated;
                 self.handle_slot(id, wanted, slot.map_err(|fault| (backend, fault)));
             }
+            AnswerKind::Entered(entered) => self.handle_entered(id, backend, *entered),
         }
     }
 

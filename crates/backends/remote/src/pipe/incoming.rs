@@ -12,6 +12,9 @@ use crate::wire::{DATA_HEADER_LEN, HEADER_LEN, Header, Kind, Message, ProtocolEr
 #[derive(Default)]
 pub(super) struct Incoming {
     reading: Reading,
+    /// Whether the peer is a node, which alone may send an inventory: a client could otherwise have its session take as
+    /// much memory.
+    takes_inventory: bool,
     /// What each operation expects. Operations without anything are not in it.
     expected: HashMap<u64, Vec<Part>>,
 }
@@ -93,6 +96,13 @@ impl Part {
 const MOST_PIECES: usize = 256;
 
 impl Incoming {
+    pub(super) fn new(takes_inventory: bool) -> Incoming {
+        Incoming {
+            takes_inventory,
+            ..Incoming::default()
+        }
+    }
+
     pub(super) fn expect(&mut self, op: u64, offset: u64, span: HostSpan) {
         self.expected.entry(op).or_default().push(Part {
             offset,
@@ -100,6 +110,11 @@ impl Incoming {
             done: Vec::new(),
             span: Some(span),
         });
+    }
+
+    /// Lets go of all spans. What still comes is not read.
+    pub(super) fn clear(&mut self) {
+        self.expected.clear();
     }
 
     pub(super) fn discard(&mut self, op: u64) {
@@ -192,6 +207,10 @@ impl Incoming {
             word
         };
         let header = Header::from_bytes(word(0))?;
+        if header.kind == Kind::Inventory && !self.takes_inventory {
+            let kind = header.kind as u8;
+            return Err(ProtocolError::WrongKind { kind });
+        }
         if header.kind != Kind::Data {
             let body = Vec::new();
             self.reading = Reading::Body { header, body };

@@ -161,8 +161,7 @@ impl Outgoing {
     }
 }
 
-/// The payload of a data frame. Four of them make full writes of the socket, and a message waits for no more than
-/// what is encrypted.
+/// The payload of a data frame. A message waits for no more than what is encrypted, which is two of them.
 pub(super) const FRAME: usize = 64 << 10;
 
 /// What a data frame takes in the output.

@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::key::PublicKey;
 use crate::pipe::PipeError;
 use crate::tls::{Cause, ChannelError, Rejection};
 use crate::wire::ProtocolError;
@@ -132,18 +131,6 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// Returns the peer's key where it is the wrong one.
-    pub fn wrong_key(&self) -> Option<PublicKey> {
-        match self {
-            SessionError::WrongKey { rejection, .. } => match rejection {
-                Rejection::UnexpectedNode { shown, .. }
-                | Rejection::UnknownClient { shown, .. } => Some(*shown),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
     pub(super) fn of_pipe(error: PipeError, address: &str, step: Step) -> SessionError {
         let address = address.to_owned();
         match error {

@@ -268,3 +268,101 @@ pub(crate) const RECORD: usize = 16 << 10;
 
 /// What encryption adds to a record: a header of 5 bytes, the inner type of 1 and the tag of 16.
 const RECORD_OVERHEAD: usize = 22;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::PrivateKey;
+
+    /// One side with its buffers.
+    struct End {
+        channel: Channel,
+        input: Buffer,
+        output: Buffer,
+    }
+
+    impl End {
+        fn new(channel: Channel) -> End {
+            let [input, output] = [(); 2].map(|()| Buffer::new(64 << 10));
+            End {
+                channel,
+                input,
+                output,
+            }
+        }
+
+        /// Takes what the other side has written, and returns the plaintext.
+        fn take(&mut self, other: &mut End) -> Vec<u8> {
+            let len = other.output.filled().len();
+            self.input.space()[..len].copy_from_slice(other.output.filled());
+            self.input.fill(len);
+            other.output.take(len);
+            let mut all = Vec::new();
+            let mut accept = |plain: &[u8]| {
+                all.extend_from_slice(plain);
+                Ok::<(), ChannelError>(())
+            };
+            let (input, output) = (&mut self.input, &mut self.output);
+            while self.channel.receive(input, output, &mut accept).unwrap() == Received::Record {}
+            all
+        }
+
+        fn seal(&mut self, plain: &[u8]) {
+            self.channel.seal(plain, &mut self.output).unwrap();
+        }
+    }
+
+    fn pair() -> [End; 2] {
+        let [client, node] = [(); 2].map(|()| PrivateKey::generate().unwrap());
+        let mut here = End::new(Channel::client(&client, node.public()).unwrap());
+        let mut there = End::new(Channel::server(&node, &[client.public()]).unwrap());
+        for _ in 0..3 {
+            there.take(&mut here);
+            here.take(&mut there);
+        }
+        assert!(here.channel.is_open() && there.channel.is_open());
+        [here, there]
+    }
+
+    #[test]
+    fn keys_are_updated_while_records_wait_on_both_sides() {
+        let [mut here, mut there] = pair();
+        for round in 0..4 {
+            if let Side::Client(side) = &mut here.channel.side {
+                let state = side.process_tls_records(&mut []).state.unwrap();
+                let ConnectionState::WriteTraffic(traffic) = state else {
+                    panic!("{state:?}");
+                };
+                traffic.refresh_traffic_keys().unwrap();
+            }
+            here.seal(&[round; 100]);
+            // Written before the update has been read, and after.
+            there.seal(&[round; 50]);
+            assert_eq!(there.take(&mut here), [round; 100]);
+            there.seal(&[round; 50]);
+            assert_eq!(here.take(&mut there), [round; 100]);
+        }
+    }
+
+    #[test]
+    fn records_have_the_length_that_is_reserved_for_them() {
+        let [mut here, mut there] = pair();
+        for len in [1, RECORD - 1, RECORD, RECORD + 1, 3 * RECORD] {
+            here.seal(&vec![7; len]);
+            assert_eq!(here.output.filled().len(), sealed_len(len));
+            assert_eq!(there.take(&mut here).len(), len);
+        }
+    }
+
+    #[test]
+    fn the_end_is_told() {
+        let [mut here, mut there] = pair();
+        here.seal(b"last");
+        here.channel.close(&mut here.output).unwrap();
+        assert!(!there.channel.is_ended());
+        assert_eq!(there.take(&mut here), b"last");
+        assert!(there.channel.is_ended());
+        there.seal(b"still open");
+        assert_eq!(here.take(&mut there), b"still open");
+    }
+}

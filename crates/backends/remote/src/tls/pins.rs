@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{ring, verify_tls13_signature_with_raw_key};
+use rustls::crypto::verify_tls13_signature_with_raw_key;
 use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
@@ -79,7 +79,7 @@ impl Pins {
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         let spki = SubjectPublicKeyInfoDer::from(spki.as_ref());
-        let known = ring::default_provider().signature_verification_algorithms;
+        let known = rustls_graviola::default_provider().signature_verification_algorithms;
         verify_tls13_signature_with_raw_key(message, &spki, signature, &known)
     }
 }

@@ -108,9 +108,15 @@ pub(crate) fn data_header(
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// There is no such kind of frame, or the message belongs into a frame of another kind.
-    #[error("a frame has kind {kind}, which its content does not have; kinds are 1 to 3")]
+    /// There is no such kind of frame.
+    #[error("a frame has kind {kind}, and kinds are 1 to 3")]
     Kind {
+        /// The kind.
+        kind: u8,
+    },
+    /// The message belongs into a frame of another kind, or a client sends an inventory.
+    #[error("a frame of kind {kind} came where only another kind may")]
+    WrongKind {
         /// The kind.
         kind: u8,
     },

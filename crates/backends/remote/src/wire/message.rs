@@ -305,7 +305,7 @@ impl Message {
         }
         match message.kind() == kind {
             true => Ok(message),
-            false => Err(ProtocolError::Kind { kind: kind as u8 }),
+            false => Err(ProtocolError::WrongKind { kind: kind as u8 }),
         }
     }
 
@@ -353,7 +353,7 @@ impl Message {
         }
     }
 
-    fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> Kind {
         match self {
             Message::Inventory(_) => Kind::Inventory,
             _ => Kind::Control,

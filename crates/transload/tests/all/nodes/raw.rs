@@ -1,0 +1,355 @@
+//! Peers that do not keep to the protocol, or that go away in the middle.
+
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use transload_remote::wire::{self, Message, ProtocolError};
+use transload_remote::{Event, Handler, Options, Peer, Pipe, Session, SessionError, SessionHandle};
+
+use super::{Served, serve, there};
+
+/// A program that speaks the protocol as it likes.
+struct Raw {
+    handle: SessionHandle,
+    events: mpsc::Receiver<Message>,
+    orders: Arc<Mutex<Vec<Message>>>,
+}
+
+struct RawHandler {
+    events: mpsc::Sender<Message>,
+    orders: Arc<Mutex<Vec<Message>>>,
+}
+
+impl Handler for RawHandler {
+    fn opened(&mut self, _: Peer, _: &mut Pipe) -> Result<(), ProtocolError> {
+        Ok(())
+    }
+
+    fn handle(&mut self, event: Event, _: &mut Pipe) -> Result<(), ProtocolError> {
+        if let Event::Message(message) = event {
+            let _ = self.events.send(message);
+        }
+        Ok(())
+    }
+
+    fn woken(&mut self, pipe: &mut Pipe) -> Result<(), ProtocolError> {
+        let orders = std::mem::take(&mut *self.orders.lock().unwrap());
+        orders.iter().try_for_each(|message| pipe.send(message))
+    }
+
+    fn closed(&mut self, _: SessionError) {}
+}
+
+impl Raw {
+    fn connect(served: &Served) -> Raw {
+        let (events, seen) = mpsc::channel();
+        let orders = Arc::<Mutex<Vec<Message>>>::default();
+        let handler = RawHandler {
+            events,
+            orders: Arc::clone(&orders),
+        };
+        let address = served.server.address().to_string();
+        let options = Options::default();
+        let handle = Session::connect(address, &served.client, served.key, handler, options);
+        let raw = Raw {
+            handle: handle.unwrap(),
+            events: seen,
+            orders,
+        };
+        assert!(matches!(raw.hear(), Some(Message::Inventory(_))));
+        raw
+    }
+
+    fn say(&self, message: Message) {
+        self.orders.lock().unwrap().push(message);
+        self.handle.wake();
+    }
+
+    /// The next message; none once the session has ended.
+    fn hear(&self) -> Option<Message> {
+        self.events.recv_timeout(Duration::from_secs(20)).ok()
+    }
+
+    fn ask(&self, message: Message) -> Option<Message> {
+        self.say(message);
+        self.hear()
+    }
+
+    fn lease(&self, id: u64, len: u64) {
+        let memory = "cpu:0/pageable".into();
+        let answer = self.ask(Message::Allocate {
+            id,
+            memory,
+            len,
+            align: 1,
+        });
+        assert!(
+            matches!(answer, Some(Message::Allocated { .. })),
+            "{answer:?}"
+        );
+    }
+}
+
+fn use_of(lease: u64, len: u64) -> wire::Use {
+    wire::Use {
+        lease,
+        offset: 0,
+        len,
+        writes: true,
+    }
+}
+
+#[test]
+fn a_place_in_the_order_goes_with_its_session() {
+    let served = serve(1 << 30);
+    let holder = Raw::connect(&served);
+    holder.lease(1, 4096);
+    let Some(Message::Shared { token, .. }) = holder.ask(Message::Share { id: 2, lease: 1 }) else {
+        panic!("the lease is shared");
+    };
+    let uses = vec![use_of(1, 4096)];
+    assert_eq!(
+        holder.ask(Message::Enter { id: 3, uses }),
+        Some(Message::Entered { id: 3 })
+    );
+    let other = Raw::connect(&served);
+    let opened = other.ask(Message::Open { id: 1, token });
+    assert!(
+        matches!(opened, Some(Message::Opened { len: 4096, .. })),
+        "{opened:?}"
+    );
+    // Without a place of its own it touches nothing.
+    let write = Message::Write {
+        id: 2,
+        reservation: 3,
+        lease: 1,
+        offset: 0,
+        len: 1,
+    };
+    let refused = other.ask(write);
+    assert!(
+        matches!(refused, Some(Message::Refused { id: 2, .. })),
+        "{refused:?}"
+    );
+    other.say(Message::Enter {
+        id: 4,
+        uses: vec![use_of(1, 1)],
+    });
+    let available = Message::Available {
+        id: 5,
+        memory: "cpu:0/pageable".into(),
+    };
+    let answer = other.ask(available);
+    assert!(
+        matches!(answer, Some(Message::AvailableBytes { id: 5, .. })),
+        "{answer:?}"
+    );
+    holder.handle.close();
+    assert_eq!(other.hear(), Some(Message::Entered { id: 4 }));
+    other.handle.close();
+    served.wait_until_empty();
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_or_ends_the_session_and_harms_no_other() {
+    let served = serve(1 << 20);
+    let bystander = served.connect();
+    let kept = there(&bystander, 4096);
+    bystander.copy_from_slice(&[5; 4096], &kept).unwrap();
+    let at = |lease, offset| wire::Place { lease, offset };
+    let refused = [
+        Message::Allocate {
+            id: 9,
+            memory: "cpu:0/file".into(),
+            len: 1,
+            align: 1,
+        },
+        Message::Allocate {
+            id: 9,
+            memory: "../cpu".into(),
+            len: 1,
+            align: 1,
+        },
+        Message::Allocate {
+            id: 9,
+            memory: "cpu:0/pageable".into(),
+            len: u64::MAX,
+            align: 1,
+        },
+        Message::Allocate {
+            id: 9,
+            memory: "cpu:0/pageable".into(),
+            len: 1,
+            align: 3,
+        },
+        Message::Allocate {
+            id: 1,
+            memory: "cpu:0/pageable".into(),
+            len: 1,
+            align: 1,
+        },
+        Message::Open {
+            id: 9,
+            token: [0; 16],
+        },
+        Message::Share { id: 9, lease: 2 },
+        Message::Enter {
+            id: 9,
+            uses: vec![use_of(1, 4097)],
+        },
+        Message::Enter {
+            id: 9,
+            uses: vec![wire::Use {
+                offset: u64::MAX,
+                ..use_of(1, 2)
+            }],
+        },
+        Message::Write {
+            id: 9,
+            reservation: 0,
+            lease: 1,
+            offset: 4096,
+            len: 1,
+        },
+        Message::Write {
+            id: 9,
+            reservation: 0,
+            lease: 1,
+            offset: u64::MAX,
+            len: 2,
+        },
+        Message::Write {
+            id: 9,
+            reservation: 0,
+            lease: 2,
+            offset: 0,
+            len: 1,
+        },
+        Message::Read {
+            id: 9,
+            reservation: 0,
+            lease: 1,
+            offset: 1,
+            len: u64::MAX,
+        },
+        Message::Copy {
+            id: 9,
+            reservation: 0,
+            src: at(1, 0),
+            dst: wire::Destination::Lease(at(2, 0)),
+            len: 1,
+        },
+        Message::Copy {
+            id: 9,
+            reservation: 0,
+            src: at(1, 0),
+            dst: wire::Destination::Lease(at(1, 4000)),
+            len: 97,
+        },
+    ];
+    let raw = Raw::connect(&served);
+    raw.lease(1, 4096);
+    for message in refused {
+        let answer = raw.ask(message.clone());
+        assert!(
+            matches!(answer, Some(Message::Refused { id: 9 | 1, .. })),
+            "{message:?}: {answer:?}"
+        );
+    }
+    raw.handle.close();
+    let ends = [
+        Message::Free { lease: 7 },
+        Message::Entered { id: 1 },
+        Message::Go {
+            id: 1,
+            offset: 0,
+            len: 1,
+        },
+        Message::Inventory(wire::Inventory::default()),
+        Message::Hello {
+            version: 1,
+            trusted_network: true,
+        },
+    ];
+    for message in ends {
+        let raw = Raw::connect(&served);
+        raw.lease(1, 4096);
+        assert_eq!(raw.ask(message), None);
+    }
+    assert!(bystander.read_to_vec(&kept).unwrap() == [5; 4096]);
+    drop((kept, bystander));
+    served.wait_until_empty();
+}
+
+#[test]
+fn a_client_that_stops_anywhere_leaves_nothing_behind() {
+    let served = serve(1 << 20);
+    // What a whole exchange says, cut off after each message.
+    let script = |token: [u8; 16]| {
+        let at = |lease, offset| wire::Place { lease, offset };
+        vec![
+            Message::Allocate {
+                id: 1,
+                memory: "cpu:0/pageable".into(),
+                len: 65_536,
+                align: 64,
+            },
+            Message::Allocate {
+                id: 2,
+                memory: "cpu:0/shared".into(),
+                len: 65_536,
+                align: 64,
+            },
+            Message::Share { id: 3, lease: 1 },
+            Message::Open { id: 4, token },
+            Message::Enter {
+                id: 5,
+                uses: vec![use_of(1, 65_536), use_of(2, 65_536)],
+            },
+            Message::Enter {
+                id: 6,
+                uses: vec![use_of(2, 1)],
+            },
+            Message::Write {
+                id: 7,
+                reservation: 5,
+                lease: 1,
+                offset: 0,
+                len: 65_536,
+            },
+            Message::Read {
+                id: 8,
+                reservation: 5,
+                lease: 2,
+                offset: 0,
+                len: 65_536,
+            },
+            Message::Copy {
+                id: 9,
+                reservation: 5,
+                src: at(2, 0),
+                dst: wire::Destination::Lease(at(1, 0)),
+                len: 4096,
+            },
+            Message::Stop { id: 7 },
+            Message::Leave { reservation: 5 },
+            Message::Free { lease: 1 },
+        ]
+    };
+    let whole = script([0; 16]).len();
+    for cut in 0..=whole {
+        let raw = Raw::connect(&served);
+        for message in script([cut as u8; 16]).into_iter().take(cut) {
+            raw.say(message);
+        }
+        if cut % 2 == 0 {
+            // So that the other side has seen some of it.
+            let _ =
+                raw.events
+                    .recv_timeout(Duration::from_millis(if cut == 0 { 0 } else { 20_000 }));
+        }
+        raw.handle.close();
+        raw.handle.join();
+    }
+    served.wait_until_empty();
+}
