@@ -113,7 +113,6 @@ fn data_that_is_not_expected_ends_the_session_and_writes_nothing() {
     let cases = [
         (8, 150, 1, 150),
         (7, 149, 1, 149),
-        (7, 151, 1, 151),
         (7, 100, 50, 100),
         (7, 0, 200, 0),
         (7, 150, 51, 200),

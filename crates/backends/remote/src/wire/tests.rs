@@ -43,7 +43,10 @@ fn bytes_of_no_message_are_refused_and_take_little_memory() {
 #[test]
 fn a_list_that_claims_to_be_long_takes_no_memory() {
     // An `Enter` with 2^32 uses, of which none follows.
-    let body = [9, 1, 0x80, 0x80, 0x80, 0x80, 0x10];
+    let (id, mut frame) = (1, Vec::new());
+    let uses = Vec::new();
+    Message::Enter { id, uses }.encode(&mut frame).unwrap();
+    let body = [frame[HEADER_LEN], 1, 0x80, 0x80, 0x80, 0x80, 0x10];
     let mut decoded = None;
     let memory = allocation_counter::measure(|| {
         decoded = Some(Message::decode(Kind::Control, &body));
