@@ -95,6 +95,8 @@ pub struct Flight {
     tried: Option<Tried>,
     /// When the leg asked for its first slots.
     leg_begun: Instant,
+    /// How many leading payload bytes the source has.
+    there: u64,
 }
 
 impl Flight {
@@ -121,6 +123,7 @@ impl Flight {
             rest: None,
             tried: None,
             leg_begun: Instant(0),
+            there: u64::MAX,
         };
         flight.restart(spec)?;
         Ok(flight)
@@ -148,7 +151,33 @@ impl Flight {
         self.legs = 0;
         self.rest = None;
         self.tried = None;
+        self.there = u64::MAX;
         self.begin_leg(spec.plan)
+    }
+
+    /// Says that the source has its first `bytes` payload bytes so far: the destination of another flight, which brings
+    /// the others. Copies no byte that is not there. Until this is called all are.
+    pub fn handle_source(&mut self, bytes: u64) {
+        self.there = bytes;
+    }
+
+    /// Returns how many leading payload bytes the source has.
+    pub fn source_bytes(&self) -> u64 {
+        self.there.min(self.len_bytes)
+    }
+
+    /// The source will not get further bytes, or is too slow: the leg ends as a failed one does, and the flight asks for a
+    /// route from another source. Ignored when no copy is under way.
+    pub fn handle_source_lost(&mut self) {
+        if self.phase == Phase::Copy && matches!(self.state, State::Boarding { .. } | State::Moving)
+        {
+            self.leg.stop();
+            self.state = State::Failing(Failure {
+                phase: self.phase,
+                at: None,
+                span: Span::new(self.leading_bytes(), self.len_bytes - self.leading_bytes()),
+            });
+        }
     }
 
     /// Sends the leading bytes over another way first, to see how long they take. Does nothing after the flight has
@@ -171,6 +200,8 @@ impl Flight {
         loop {
             match self.state {
                 State::Boarding { asked: true } | State::Comparing { asked: true } => return None,
+                // Slots that are leased before there is something to put into them would be missing elsewhere.
+                State::Boarding { asked: false } if self.lacks_source() => return None,
                 State::Boarding { asked: false } => {
                     self.leg_begun = now;
                     if self.leg.rings().next().is_none() {
@@ -181,7 +212,11 @@ impl Flight {
                     return Some(Action::Lease);
                 }
                 State::Moving => {
-                    if let Some(task) = self.leg.poll_task() {
+                    let there = match self.phase {
+                        Phase::Copy => self.there,
+                        Phase::CheckSrc | Phase::CheckDst => u64::MAX,
+                    };
+                    if let Some(task) = self.leg.poll_task(there) {
                         self.started = true;
                         return Some(Action::Submit(task));
                     }
@@ -226,6 +261,13 @@ impl Flight {
                 State::Over => return None,
             }
         }
+    }
+
+    /// Returns whether the source has nothing yet that the leg could begin with.
+    fn lacks_source(&self) -> bool {
+        let chunk_bytes = self.leg.plan().map_or(0, |plan| plan.chunk_bytes());
+        let first = self.arrived.saturating_add(chunk_bytes).min(self.len_bytes);
+        self.phase == Phase::Copy && self.there < first
     }
 
     /// Returns every ring that the leg needs slots of, as (lane, ring).

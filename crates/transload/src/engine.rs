@@ -40,6 +40,7 @@ pub(crate) mod verdict;
 mod admit;
 mod entering;
 mod finish;
+mod group;
 mod proving;
 pub(crate) mod state;
 mod step;

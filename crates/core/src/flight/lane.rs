@@ -149,13 +149,15 @@ impl LaneRun {
 
     /// Returns the next operation, oldest chunk first: what is furthest along is drained before more is
     /// taken up, so a slot is never held for longer than the pipeline needs it.
-    pub(super) fn poll_task(&mut self, lane: &Lane) -> Option<Task> {
+    ///
+    /// Takes up no chunk that ends after the payload byte `there`: the source does not have it yet.
+    pub(super) fn poll_task(&mut self, lane: &Lane, there: u64) -> Option<Task> {
         for at in 0..self.chunks.len() {
             if self.may_advance(lane, at) {
                 return Some(self.launch(lane, at));
             }
         }
-        if self.take_up(lane) {
+        if self.take_up(lane, there) {
             let at = self.chunks.len() - 1;
             if self.may_advance(lane, at) {
                 return Some(self.launch(lane, at));
@@ -277,7 +279,7 @@ impl LaneRun {
     }
 
     /// Cuts the next chunk off the payload, when there is one and the pipeline has room for it.
-    fn take_up(&mut self, lane: &Lane) -> bool {
+    fn take_up(&mut self, lane: &Lane, there: u64) -> bool {
         let room = match lane.steps.iter().find_map(|step| written_slot(step.kind)) {
             Some(ring) => {
                 let waiting = self
@@ -295,6 +297,9 @@ impl LaneRun {
             return false;
         }
         let len = self.chunk_bytes.min(self.end - self.next);
+        if there.saturating_sub(self.next) < len {
+            return false;
+        }
         self.chunks.push_back(Chunk {
             index: self.next_index,
             span: Span::new(self.next, len),

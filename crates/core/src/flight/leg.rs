@@ -203,10 +203,10 @@ impl Leg {
         }
     }
 
-    pub(super) fn poll_task(&mut self) -> Option<Task> {
+    pub(super) fn poll_task(&mut self, there: u64) -> Option<Task> {
         let plan = self.plan.as_ref().filter(|_| !self.stopping)?;
         let mut lanes = self.lanes.iter_mut().zip(&plan.lanes);
-        lanes.find_map(|(run, lane)| run.poll_task(lane))
+        lanes.find_map(|(run, lane)| run.poll_task(lane, there))
     }
 
     pub(super) fn poll_return(&mut self) -> Option<SlotId> {

@@ -178,7 +178,7 @@ fn add_memory(all: &mut Draft, device: DeviceId, entry: &MemoryEntry) -> Result<
         alignment,
         host_addressable: entry
             .host_addressable
-            .unwrap_or(!kind.is_file() && kind != MemoryKind::Device),
+            .unwrap_or(device.node.is_here() && !kind.is_file() && kind != MemoryKind::Device),
         staging: entry.staging.unwrap_or(kind == MemoryKind::Pinned),
     });
     Ok(())

@@ -1,5 +1,6 @@
 //! Builds a sim from a machine description.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 use transload_core::defaults::host_load;
@@ -10,7 +11,7 @@ use super::completion::{Completion, Hook};
 use super::memory::MemoryUse;
 use super::script::Script;
 use super::shared::{BACKEND, LinkRow, Shared};
-use super::state::State;
+use super::state::{Needs, State};
 use super::{Sim, SimClock};
 
 /// The backend that provides the memories of the processors.
@@ -166,8 +167,8 @@ impl Builder {
     }
 }
 
-/// As many as there are bits in the mask of an operation's devices.
-const MAX_DEVICES: usize = 64;
+/// A cluster of ten thousand machines, and some devices beside it.
+const MAX_DEVICES: usize = 1 << 14;
 
 fn leave_out_host(inventory: &mut Inventory) {
     let is_host = |memory: MemoryId| memory.device.is_host();
@@ -182,8 +183,11 @@ fn leave_out_host(inventory: &mut Inventory) {
 }
 
 fn rows(inventory: &Inventory, engines: &mut Vec<EngineId>) -> Vec<LinkRow> {
-    let at = |device: DeviceId| inventory.devices.iter().position(|info| info.id == device);
-    let bit = |device: DeviceId| at(device).map_or(0, |at| 1u64 << at);
+    let numbers: BTreeMap<DeviceId, usize> = { inventory.devices.iter().enumerate() }
+        .map(|(at, info)| (info.id, at))
+        .collect();
+    let at = |device: DeviceId| numbers.get(&device).copied();
+    let mut positions = BTreeMap::new();
     let victim = |link: &Link| {
         let candidates = [
             link.id.engine.device,
@@ -201,10 +205,19 @@ fn rows(inventory: &Inventory, engines: &mut Vec<EngineId>) -> Vec<LinkRow> {
             id: link.id,
             src: link.id.src,
             dst: link.id.dst,
-            engine: position(engines, link.id.engine),
+            engine: *positions
+                .entry(link.id.engine)
+                .or_insert_with(|| position(engines, link.id.engine)),
             pitched: link.pitched,
             cost: link.cost.clone(),
-            devices: bit(link.id.src.device) | bit(link.id.dst.device) | bit(link.id.engine.device),
+            devices: Needs::of(
+                [
+                    link.id.src.device,
+                    link.id.dst.device,
+                    link.id.engine.device,
+                ]
+                .map(at),
+            ),
             victim: victim(link),
         })
         .collect();

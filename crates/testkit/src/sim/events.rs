@@ -41,12 +41,11 @@ impl State {
             return;
         }
         self.lost[device] = Some(fault.clone());
-        let bit = 1 << device;
         for slot in 0..self.fences.len() {
             let hit = self
                 .fences
                 .get(slot)
-                .is_some_and(|fence| fence.phase == Phase::Pending && fence.devices & bit != 0);
+                .is_some_and(|fence| fence.phase == Phase::Pending && fence.devices.has(device));
             if hit {
                 self.drop_ops(slot);
                 self.settle(slot, Some(Outcome::Lost(fault.clone())));

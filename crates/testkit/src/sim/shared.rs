@@ -10,7 +10,7 @@ use transload_hal::{
 use super::clock::SimClock;
 use super::completion::Hook;
 use super::memory::{Block, Violation};
-use super::state::State;
+use super::state::{Needs, State};
 
 /// The name under which every sim registers.
 pub const BACKEND: BackendId = BackendId(Name::constant("sim"));
@@ -57,7 +57,7 @@ pub(crate) struct LinkRow {
     pub(super) engine: usize,
     pub(super) pitched: bool,
     pub(super) cost: Curve,
-    pub(super) devices: u64,
+    pub(super) devices: Needs,
     /// The device that is lost when a script loses one here.
     pub(super) victim: Option<usize>,
 }

@@ -59,6 +59,50 @@ pub struct EngineUse {
 
 pub(super) type Engine = EngineUse;
 
+/// The numbers of devices that operations need. A single operation needs up to three.
+#[derive(Clone, Default)]
+pub(super) struct Needs {
+    few: [Option<u32>; 3],
+    more: Vec<u32>,
+}
+
+impl Needs {
+    pub(super) fn of(devices: impl IntoIterator<Item = Option<usize>>) -> Needs {
+        let mut all = Needs::default();
+        for device in devices.into_iter().flatten() {
+            all.add(device as u32);
+        }
+        all
+    }
+
+    pub(super) fn of_all<'a>(each: impl Iterator<Item = &'a Needs>) -> Needs {
+        let mut all = Needs::default();
+        for needs in each {
+            needs.iter().for_each(|device| all.add(device));
+        }
+        all
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        let few = self.few.iter().copied().flatten();
+        few.chain(self.more.iter().copied())
+    }
+
+    fn add(&mut self, device: u32) {
+        if self.iter().any(|known| known == device) {
+            return;
+        }
+        match self.few.iter_mut().find(|free| free.is_none()) {
+            Some(free) => *free = Some(device),
+            None => self.more.push(device),
+        }
+    }
+
+    pub(super) fn has(&self, device: usize) -> bool {
+        self.iter().any(|known| known as usize == device)
+    }
+}
+
 pub(super) struct OpSlot {
     /// The fence's slot.
     pub(super) fence: u32,
@@ -67,8 +111,8 @@ pub(super) struct OpSlot {
     /// `None` for hints, which no engine executes.
     pub(super) engine: Option<usize>,
     pub(super) cost_ns: u64,
-    /// The devices that the operation needs, one bit for each.
-    pub(super) devices: u64,
+    /// The devices that the operation needs.
+    pub(super) devices: Needs,
     /// The device that is lost when the script says so.
     pub(super) victim: Option<usize>,
     /// The memory that it writes; if it writes none, the memory that it reads.
@@ -84,7 +128,7 @@ pub(super) struct FenceSlot {
     pub(super) number: u64,
     pub(super) seq: u64,
     pub(super) first_op: Option<u32>,
-    pub(super) devices: u64,
+    pub(super) devices: Needs,
     pub(super) phase: Phase,
     /// The end of the last operation; `None` if that is never or not known yet.
     pub(super) end_ns: Option<u64>,
@@ -179,7 +223,7 @@ impl State {
             number,
             seq: 0,
             first_op: None,
-            devices: self.staged.iter().fold(0, |all, op| all | op.devices),
+            devices: Needs::of_all(self.staged.iter().map(|op| &op.devices)),
             phase: Phase::Pending,
             end_ns: None,
             blockers: Vec::new(),

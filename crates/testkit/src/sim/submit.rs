@@ -9,7 +9,7 @@ use transload_hal::{
 use super::memory::Hold;
 use super::script::{CallFault, Strike, scripted};
 use super::shared::{Shared, own};
-use super::state::{OpSlot, Phase, State};
+use super::state::{Needs, OpSlot, Phase, State};
 use super::work::{Operand, Refusal, TransformRef, Work};
 
 impl Shared {
@@ -73,10 +73,9 @@ pub(super) fn stage(
         })?;
         state.staged.push(slot);
     }
-    let needed = state.staged.iter().fold(0, |all, op| all | op.devices);
-    let gone = |(at, fault): (usize, &Option<Fault>)| {
-        (needed & (1 << at) != 0).then(|| fault.clone()).flatten()
-    };
+    let is_needed = |at| state.staged.iter().any(|op| op.devices.has(at));
+    let gone =
+        |(at, fault): (usize, &Option<Fault>)| fault.as_ref().filter(|_| is_needed(at)).cloned();
     if let Some(fault) = state.lost.iter().enumerate().find_map(gone) {
         return Err(StageError::Error(SubmitError::Refused(fault)));
     }
@@ -132,7 +131,7 @@ fn slot_of(sim: &Shared, via: Option<LinkId>, op: &Op<'_>) -> Result<OpSlot, Ref
                 dst,
                 Some(row.engine),
                 cost,
-                (row.devices, row.victim),
+                (row.devices.clone(), row.victim),
                 work,
             ))
         }
@@ -140,7 +139,7 @@ fn slot_of(sim: &Shared, via: Option<LinkId>, op: &Op<'_>) -> Result<OpSlot, Ref
             let memory = memory_of(op);
             let device = |info: &DeviceInfo| info.id == memory.device;
             let at = sim.inventory.devices.iter().position(device);
-            let devices = (at.map_or(0, |at| 1 << at), at);
+            let devices = (Needs::of([at]), at);
             match (&work, &sim.inventory.transform, sim.transform) {
                 (Work::Transform { .. }, Some((_, cost)), Some(engine)) => {
                     let cost = cost.at(bytes);

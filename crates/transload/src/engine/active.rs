@@ -1,5 +1,6 @@
 //! The engine's record of one transfer, from its acceptance until its handle is gone.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::Waker;
@@ -10,6 +11,7 @@ use transload_hal::{BackendId, Buffer, Fault, Fence};
 
 use super::digest::Digest;
 use super::event::EventState;
+use super::group::{Group, Member};
 use super::operand::Operand;
 use super::types::{BatchFlag, FirstSlot, Line, Pair, Priority, QueuePosition};
 use crate::error::TransferError;
@@ -78,8 +80,12 @@ pub(crate) struct Active {
     pub(crate) ticket: Option<Ticket>,
     /// Events that have not been set, and one more for conflicting predecessors.
     pub(crate) waits_for: u32,
-    /// The other machines that keep the order of its ends and that it has not asked yet: at most one for each end.
+    /// Its ends, as [`Active::SRC`] and [`Active::DST`], of which other machines keep the order and that were not asked yet.
     pub(crate) orders: u8,
+    /// Its place in a group of copies of one source.
+    pub(crate) member: Option<Box<Member>>,
+    /// The group, in the record that has its place in the order.
+    pub(crate) group: Option<Box<Group>>,
     pub(crate) priority: Priority,
     pub(crate) deadline: Option<Instant>,
     /// In the list of transfers that could use more slots.
@@ -140,6 +146,11 @@ pub(crate) struct Active {
 const ROOM: usize = 8;
 
 impl Active {
+    /// The source, in `orders`.
+    pub(crate) const SRC: u8 = 1;
+    /// The destination.
+    pub(crate) const DST: u8 = 2;
+
     /// Returns a place that was never used. Its lists have room for what most plans need, so that its first
     /// use is like the later ones.
     pub(crate) fn vacant(generation: u32) -> Active {
@@ -152,6 +163,8 @@ impl Active {
             ticket: None,
             waits_for: 0,
             orders: 0,
+            member: None,
+            group: None,
             priority: Priority::Normal,
             deadline: None,
             wants_more: false,
@@ -210,6 +223,9 @@ impl Active {
         self.proof = None;
         self.alone = None;
         self.has_only_way = false;
+        self.orders = 0;
+        self.member = None;
+        self.group = None;
         // An allocation for the transfer may still be under way.
         self.commanded = 0;
         self.stop_asked = false;
@@ -239,6 +255,10 @@ impl Active {
     pub(crate) fn read_end(&self) -> Option<&Operand> {
         match self.flight.as_ref().map(Flight::phase) {
             Some(Phase::CheckDst) => self.dst.as_ref(),
+            Some(Phase::CheckSrc) => match &self.member {
+                Some(member) => Some(member.source()),
+                None => self.src.as_ref(),
+            },
             _ => self.src.as_ref(),
         }
     }

@@ -161,25 +161,20 @@ impl State {
     }
 }
 
-/// Returns the next machine that a transfer asks, which ends that machine keeps the order of, and how many machines are
-/// left then.
+/// Returns the next machine that a transfer asks, which ends that machine keeps the order of, and which ends are left then.
 fn next_entry(active: &Active) -> Option<(BackendId, Entry, u8)> {
-    let ends = [(false, &active.src), (true, &active.dst)];
-    let mut kept: ArrayVec<(bool, &Operand), 2> = { ends.into_iter() }
-        .filter_map(|(writes, end)| Some((writes, end.as_ref()?)))
-        .filter(|(_, end)| is_kept_elsewhere(end))
+    let ends = [(Active::SRC, &active.src), (Active::DST, &active.dst)];
+    let mut due: ArrayVec<(u8, &Operand), 2> = { ends.into_iter() }
+        .filter(|(end, _)| active.orders & end != 0)
+        .filter_map(|(end, operand)| Some((end, operand.as_ref()?)))
         .collect();
-    kept.sort_by_key(|(_, end)| end.buffer.storage_id());
-    let backend_of = |(_, end): &(bool, &Operand)| end.buffer.backend();
-    let (first, last) = (backend_of(kept.first()?), backend_of(kept.last()?));
-    let (backend, left) = match active.orders {
-        1 => (last, 0),
-        _ => (first, u8::from(first != last)),
-    };
-    kept.retain(|end| backend_of(end) == backend);
-    let ends = kept.into_iter().map(|(writes, end)| (writes, end.clone()));
+    due.sort_by_key(|(_, operand)| operand.buffer.storage_id());
+    let backend = due.first()?.1.buffer.backend();
+    due.retain(|(_, operand)| operand.buffer.backend() == backend);
+    let asked = due.iter().fold(0, |asked, (end, _)| asked | end);
+    let ends = { due.into_iter() }.map(|(end, operand)| (end == Active::DST, operand.clone()));
     let entry = Entry {
         ends: ends.collect(),
     };
-    Some((backend, entry, left))
+    Some((backend, entry, active.orders & !asked))
 }

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use transload_core::flight::{Failure, Phase, Tried, Verify};
+use transload_core::flight::{Failure, Load, Phase, Resource, Tried, Verify, predict};
 use transload_core::{
     Barred, DeviceId, Instant, Inventory, Lane, Learning, Limits, LinkId, MemoryId, Method, NoPlan,
     Plan, PlanCache, PlanKey, PlanSet, Purpose, Quarantine, Role, Route, Step, StepKind, Topology,
@@ -374,6 +374,26 @@ impl Planning {
         };
         let plans = self.plans(key, now).ok()?;
         plans.alternatives(src.shape.payload_bytes()).find(fits)
+    }
+
+    /// Returns the plan of a copy from one end to another.
+    pub(crate) fn plan(&mut self, src: &Operand, dst: &Operand, now: Instant) -> Option<Arc<Plan>> {
+        let plans = self.plans(key(src, dst, Purpose::Copy), now).ok()?;
+        plans.alternatives(dst.shape.payload_bytes()).next()
+    }
+
+    /// Predicts the time of a copy in nanoseconds, and for how long it keeps busy what it shares with other copies.
+    pub(crate) fn loads(
+        &mut self,
+        src: &Operand,
+        dst: &Operand,
+        now: Instant,
+    ) -> Option<(u64, Vec<Load>)> {
+        let plan = self.plan(src, dst, now)?;
+        let mut prediction = predict(&plan, dst.shape.payload_bytes()).ok()?;
+        let is_shared = |load: &Load| matches!(load.of, Resource::Engine(_) | Resource::Host);
+        prediction.loads.retain(is_shared);
+        Some((prediction.ns, prediction.loads))
     }
 
     /// Returns the plan of a request that must use one link, in one pass and one piece.

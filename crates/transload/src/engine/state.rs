@@ -406,7 +406,10 @@ impl State {
             verify: chosen.verify,
         };
         let orders = match terms.proof {
-            None => u8::from(is_kept_elsewhere(&src)) + u8::from(is_kept_elsewhere(&dst)),
+            None => {
+                let bit = |end, bit| if is_kept_elsewhere(end) { bit } else { 0 };
+                bit(&src, Active::SRC) | bit(&dst, Active::DST)
+            }
             Some(_) => 0,
         };
         let digests = spec.verify.is_some().then(|| self.take_digests());
@@ -452,7 +455,12 @@ impl State {
     }
 
     /// Gives a transfer or guard its place in the order, and launches it if nothing stands before it.
-    fn enter(&mut self, index: Index, footprints: &[Footprint], after: &[Arc<EventState>]) {
+    pub(super) fn enter(
+        &mut self,
+        index: Index,
+        footprints: &[Footprint],
+        after: &[Arc<EventState>],
+    ) {
         let is_behind = self.table.enter(index, footprints);
         let id = self.table.id(index);
         let waits = |id| self.table.waits(id);
@@ -492,7 +500,14 @@ impl State {
         if active.flight.is_none() || active.dst.is_none() {
             active.stage = Stage::Guarding;
             self.after.wakers.extend(active.waker.take());
-            return self.table.set_needs_listener(index, false);
+            let (is_group, turn) = (active.group.is_some(), core::mem::take(&mut active.then));
+            self.table.set_needs_listener(index, false);
+            if is_group {
+                self.look_later(index, self.now);
+            }
+            return turn
+                .iter()
+                .for_each(|event| self.handle_events(&event.set()));
         }
         active.stage = Stage::Flying;
         self.enqueue(index);

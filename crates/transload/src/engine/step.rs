@@ -233,6 +233,10 @@ impl State {
                     let error = TransferError::Deadline { leading_bytes: 0 };
                     self.finish(id.index, Err(error));
                 }
+                Some(Stage::Guarding) => {
+                    self.look_at_group(id.index, now);
+                    return false;
+                }
                 // The flight checks its deadline itself.
                 Some(_) => self.enqueue(id.index),
             }
@@ -250,12 +254,21 @@ impl State {
         let is_only_way = active.has_only_way && failure.phase == Phase::Copy;
         // After a caller's mistake another route would fail likewise.
         let is_last = class.is_none_or(|class| class == ErrorClass::Caller);
+        // A member of a group may get its bytes from elsewhere.
+        let has_giver = active.member.is_some() && failure.phase == Phase::Copy;
+        let is_last = is_last && !has_giver;
         let ends = active.src.as_ref().zip(active.dst.as_ref());
         let ends = ends.filter(|_| !is_last && !is_crossing && !is_only_way);
-        let next = ends.and_then(|ends| {
+        let mut next = ends.and_then(|ends| {
             let is_new = |plan: &Arc<Plan>| is_untried(active, plan) && fits(active, plan);
             self.planning.another(ends, failure.phase, now, is_new)
         });
+        if next.is_none() && has_giver && self.read_at_source(index) {
+            let active = &self.table[index];
+            let ends = active.src.as_ref().zip(active.dst.as_ref());
+            let is_new = |plan: &Arc<Plan>| is_untried(active, plan);
+            next = ends.and_then(|ends| self.planning.another(ends, failure.phase, now, is_new));
+        }
         let active = &mut self.table[index];
         if next.is_some() {
             // The next leg has faults of its own; without a next leg, this fault is the last one.
@@ -528,6 +541,9 @@ impl State {
         };
         let flight = active.flight.as_mut();
         let failure = flight.and_then(|flight| flight.handle_settled(task, settled));
+        if active.member.is_some() {
+            self.pass_on(id.index);
+        }
         if failure.is_some() {
             self.withdraw_postponed(id);
         }

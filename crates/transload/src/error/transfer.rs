@@ -161,6 +161,20 @@ pub enum TransferError {
         /// Their memory.
         memory: MemoryId,
     },
+    /// Copies to several destinations at once, of which one has another source than the first.
+    #[error("the copy to {memory} has another source than the first copy of the broadcast")]
+    OtherSource {
+        /// The memory of its destination.
+        memory: MemoryId,
+    },
+    /// Copies to several destinations at once, of which two share bytes, or one shares bytes with the source.
+    #[error(
+        "the destination in {memory} shares bytes with the source, or with another destination of the broadcast"
+    )]
+    SharedDestination {
+        /// Its memory.
+        memory: MemoryId,
+    },
     /// Verification of a copy whose source and destination overlap: the copy changes the source.
     #[error(
         "source and destination overlap in {memory}, so that they cannot be compared afterwards"
@@ -303,6 +317,8 @@ impl TransferError {
             | TransferError::LengthMismatch { .. }
             | TransferError::ReadOnly { .. }
             | TransferError::Overlap { .. }
+            | TransferError::OtherSource { .. }
+            | TransferError::SharedDestination { .. }
             | TransferError::VerifyOverlap { .. }
             | TransferError::VerifyBlocks { .. }
             | TransferError::VerifyConversion

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 use core::mem::MaybeUninit;
 
-use transload_core::{DeviceId, MemoryKind, Place, Shape};
+use transload_core::{DeviceId, Hazards, MemoryKind, Place, Shape};
 use transload_hal::{Advice, AllocError, ErrorClass, Fault, HostSpan, StorageId, StorageInfo};
 
 use crate::adopt::{Borrowed, NOWHERE};
@@ -115,6 +115,54 @@ impl TransferManager {
         }
         self.shared.events_set(&gate.set());
         self.shared.leave_to_hardware(&ids);
+        let handle = |id| {
+            let shared = Arc::clone(&self.shared);
+            Transfer::new(Submitted::UnderWay { shared, id })
+        };
+        Ok(Batch::new(ids.into_iter().map(handle).collect()))
+    }
+
+    /// Copies one source to several destinations, all or none. A destination that has some of the bytes passes them on to
+    /// another one where that is the fastest way for all, such as from one machine or device to the next: the source then
+    /// sends its bytes once. Destinations that fail, stand still or are much slower than the others pass nothing on any
+    /// more; the others get the rest from elsewhere. Each request's result tells how its own destination fared.
+    ///
+    /// All requests together have one place in the order of transfers. They have the same source.
+    ///
+    /// # Errors
+    /// The index of the first request that cannot be accepted, and what is wrong with it.
+    pub fn broadcast(&self, requests: &[Request]) -> Result<Batch, BatchError> {
+        let at = |index| move |source| BatchError { index, source };
+        self.shared
+            .check_fork()
+            .map_err(|forked| at(0)(forked.into()))?;
+        let mut parts = Vec::with_capacity(requests.len());
+        let mut footprints = Vec::with_capacity(requests.len() + 1);
+        let mut written = Hazards::new();
+        for (i, request) in requests.iter().enumerate() {
+            let checked = self.check(request).map_err(at(i))?;
+            let memory = checked.dst.buffer.memory();
+            let [from, to] = checked.footprints[..] else {
+                unreachable!("both ends of a request have footprints")
+            };
+            match footprints.first() {
+                None => footprints.push(from),
+                Some(first) if *first == from => {}
+                Some(_) => return Err(at(i)(TransferError::OtherSource { memory })),
+            }
+            if checked.in_place || written.enter(&[to]).waits_for > 0 {
+                return Err(at(i)(TransferError::SharedDestination { memory }));
+            }
+            footprints.push(to);
+            parts.push((checked, request.terms.clone()));
+        }
+        let turn = Arc::new(EventState::new(self.shared.serial, self.shared.process));
+        let now = self.shared.clock.now();
+        let started = self
+            .shared
+            .change(|state| state.start_group(parts, &footprints, &turn, now));
+        self.shared.turn_quickly();
+        let ids = started.map_err(|(index, source)| at(index)(source))?;
         let handle = |id| {
             let shared = Arc::clone(&self.shared);
             Transfer::new(Submitted::UnderWay { shared, id })

@@ -11,6 +11,7 @@ mod backend_panics;
 mod backlog;
 mod bad_input;
 mod blocks;
+mod broadcast;
 mod budget;
 mod callbacks;
 mod cancel;

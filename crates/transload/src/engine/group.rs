@@ -1,0 +1,345 @@
+//! Copies of one source to several destinations, as transfers that pass on what they get: each reads the source or the
+//! destination of another one, and copies what has arrived there. They have one place in the order together.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use transload_core::flight::{Flight, Phase};
+use transload_core::{Footprint, Giver, Instant, spread};
+use transload_hal::{ErrorClass, Fault};
+
+use super::active::{Active, Stage};
+use super::checked::{Checked, Chosen, Terms};
+use super::entering::is_kept_elsewhere;
+use super::event::EventState;
+use super::operand::Operand;
+use super::state::State;
+use super::types::{Index, TransferId};
+use crate::error::TransferError;
+
+/// How often the engine looks whether a member holds up those behind it.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// A member that has less than this part of what the fastest one got between two looks, although more is there for it, is cut
+/// out: those behind it get their bytes from the one before it.
+const LEAST_PART: u64 = 4;
+
+/// A transfer's place in a group.
+pub(crate) struct Member {
+    /// The record that has the group's place in the order.
+    leader: TransferId,
+    /// The member whose destination it reads; `None` for the group's source.
+    giver: Option<TransferId>,
+    /// The members that read its destination.
+    followers: Vec<TransferId>,
+    /// The group's source.
+    source: Operand,
+    /// What had arrived at the last look.
+    seen_bytes: u64,
+    /// More was there for it at the last look.
+    was_behind: bool,
+}
+
+/// What the record that has the group's place in the order knows.
+pub(crate) struct Group {
+    members: Vec<TransferId>,
+    /// Members that are not over.
+    left: usize,
+}
+
+impl Member {
+    /// Returns the group's source, with which a verification compares.
+    pub(crate) fn source(&self) -> &Operand {
+        &self.source
+    }
+}
+
+impl State {
+    /// Starts copies of one source, all or none, which have one place in the order together.
+    ///
+    /// # Errors
+    /// The number of the first that cannot be accepted, and why.
+    pub(crate) fn start_group(
+        &mut self,
+        parts: Vec<(Checked, Terms)>,
+        footprints: &[Footprint],
+        turn: &Arc<EventState>,
+        now: Instant,
+    ) -> Result<Vec<TransferId>, (usize, TransferError)> {
+        let Some(source) = parts.first().map(|(checked, _)| checked.src.clone()) else {
+            return Ok(Vec::new());
+        };
+        let givers = self.givers(&source, &parts, now);
+        let destinations: Vec<Operand> = { parts.iter() }
+            .map(|(checked, _)| checked.dst.clone())
+            .collect();
+        let mut members = Vec::with_capacity(parts.len());
+        for (at, (checked, mut terms)) in parts.into_iter().enumerate() {
+            terms.after.push(Arc::clone(turn));
+            let started = self
+                .planning
+                .choose(&checked, &terms, now)
+                .and_then(|chosen| {
+                    let (from, chosen) = match givers[at] {
+                        Giver::Source => (checked.src.clone(), chosen),
+                        Giver::Destination(giver) => {
+                            let from = destinations[giver].clone();
+                            let plan = self.planning.plan(&from, &checked.dst, now);
+                            (
+                                from,
+                                plan.map_or(chosen.clone(), |plan| Chosen { plan, ..chosen }),
+                            )
+                        }
+                    };
+                    self.start((from, checked.dst), (false, &[]), chosen, &terms, now)
+                });
+            match started {
+                Ok(id) => members.push(id),
+                Err(error) => {
+                    members.into_iter().for_each(|id| self.withdraw(id));
+                    return Err((at, error));
+                }
+            }
+        }
+        let leader = self.table.take();
+        let leader_id = self.table.id(leader);
+        for (at, id) in members.iter().enumerate() {
+            let giver = match givers[at] {
+                Giver::Source => None,
+                Giver::Destination(giver) => Some(members[giver]),
+            };
+            let active = &mut self.table[id.index];
+            if let (Some(_), Some(flight)) = (giver, &mut active.flight) {
+                flight.handle_source(0);
+            }
+            active.member = Some(Box::new(Member {
+                leader: leader_id,
+                giver,
+                followers: Vec::new(),
+                source: source.clone(),
+                seen_bytes: 0,
+                was_behind: false,
+            }));
+        }
+        for (at, id) in members.iter().enumerate() {
+            if let Giver::Destination(giver) = givers[at]
+                && let Some(member) = &mut self.table[members[giver].index].member
+            {
+                member.followers.push(*id);
+            }
+        }
+        let active = &mut self.table[leader];
+        active.stage = Stage::Waiting;
+        active.src = Some(source);
+        active.then.push(Arc::clone(turn));
+        active.group = Some(Box::new(Group {
+            left: members.len(),
+            members: members.clone(),
+        }));
+        self.enter(leader, footprints, &[]);
+        Ok(members)
+    }
+
+    /// Chooses where each destination gets its bytes. Numbers that are converted all come from the source.
+    fn givers(&mut self, source: &Operand, parts: &[(Checked, Terms)], now: Instant) -> Vec<Giver> {
+        if source.conversion().is_some() {
+            return alloc::vec![Giver::Source; parts.len()];
+        }
+        let planning = &mut self.planning;
+        spread(parts.len(), |giver, to| {
+            let from = match giver {
+                Giver::Source => source,
+                Giver::Destination(at) => &parts[at].0.dst,
+            };
+            planning.loads(from, &parts[to].0.dst, now)
+        })
+    }
+
+    pub(super) fn look_later(&mut self, leader: Index, now: Instant) {
+        self.deadlines.clear(leader, &mut self.table);
+        self.deadlines
+            .set(leader, Some(now + LOOKS_EVERY), &mut self.table);
+    }
+
+    /// Tells those that read a member's destination how much has arrived there.
+    #[cold]
+    pub(crate) fn pass_on(&mut self, index: Index) {
+        let active = &mut self.table[index];
+        let there = there(active);
+        let Some(member) = &mut active.member else {
+            return;
+        };
+        let followers = core::mem::take(&mut member.followers);
+        for id in &followers {
+            let Some(follower) = self.table.find_mut(*id) else {
+                continue;
+            };
+            if let Some(flight) = &mut follower.flight {
+                flight.handle_source(there);
+            }
+            if follower.stage == Stage::Flying {
+                self.enqueue(id.index);
+            }
+        }
+        if let Some(member) = &mut self.table[index].member {
+            member.followers = followers;
+        }
+    }
+
+    /// Takes in that a member is over. The group leaves the order with its last member.
+    #[cold]
+    pub(crate) fn leave_group(&mut self, index: Index, is_done: bool) {
+        match is_done {
+            true => self.pass_on(index),
+            false => self.cut_out(index),
+        }
+        let Some(member) = self.table[index].member.take() else {
+            return;
+        };
+        self.after.buffers.push(member.source.buffer);
+        let leader = self.table.find_mut(member.leader);
+        let group = leader.and_then(|leader| leader.group.as_mut());
+        let Some(group) = group else { return };
+        group.left -= 1;
+        if group.left == 0 {
+            let index = member.leader.index;
+            self.deadlines.clear(index, &mut self.table);
+            let active = &mut self.table[index];
+            active.group = None;
+            let end = active.src.take();
+            self.after.buffers.extend(end.map(|end| end.buffer));
+            self.leave(index);
+            self.free_place(index);
+        }
+    }
+
+    /// Has those that read a member's destination read on at the one before it.
+    fn cut_out(&mut self, index: Index) {
+        let active = &mut self.table[index];
+        let from = active.dst.as_ref().map(|dst| dst.buffer.memory());
+        let Some(member) = &mut active.member else {
+            return;
+        };
+        let (giver, followers) = (member.giver, core::mem::take(&mut member.followers));
+        for id in followers {
+            if self
+                .table
+                .find(id)
+                .is_none_or(|follower| follower.member.is_none())
+            {
+                continue;
+            }
+            let reason = match from {
+                Some(memory) => alloc::format!("{memory} passes on too little"),
+                None => "the one before it passes on too little".into(),
+            };
+            self.read_from(id.index, giver);
+            self.interrupt(id.index, reason);
+        }
+    }
+
+    /// Has a member read the destination of another one, or the group's source.
+    fn read_from(&mut self, index: Index, giver: Option<TransferId>) {
+        let id = self.table.id(index);
+        let given = giver.and_then(|giver| {
+            let active = self.table.find_mut(giver)?;
+            let (from, there) = (active.dst.clone()?, there(active));
+            active.member.as_mut()?.followers.push(id);
+            Some((giver, from, there))
+        });
+        let active = &mut self.table[index];
+        let Some(member) = &mut active.member else {
+            return;
+        };
+        let (giver, from, there) = match given {
+            Some((giver, from, there)) => (Some(giver), from, there),
+            // A giver that is over has left the group.
+            None => (None, member.source.clone(), u64::MAX),
+        };
+        let before = core::mem::replace(&mut member.giver, giver);
+        if is_kept_elsewhere(&from) {
+            active.orders |= Active::SRC;
+        }
+        let read = active.src.replace(from);
+        self.after.buffers.extend(read.map(|end| end.buffer));
+        if let Some(flight) = &mut active.flight {
+            flight.handle_source(there);
+        }
+        let before = before.and_then(|before| self.table.find_mut(before));
+        if let Some(member) = before.and_then(|before| before.member.as_mut()) {
+            member.followers.retain(|follower| *follower != id);
+        }
+    }
+
+    /// Ends a member's leg, so that it goes on from its new source.
+    fn interrupt(&mut self, index: Index, reason: alloc::string::String) {
+        let active = &mut self.table[index];
+        if active.stage != Stage::Flying {
+            return;
+        }
+        let Some(flight) = &mut active.flight else {
+            return;
+        };
+        let backend = flight.plan().map(|plan| plan.lanes[0].steps[0].backend);
+        flight.handle_source_lost();
+        if let Some(backend) = backend {
+            let fault = Fault::new(ErrorClass::Exhausted, reason);
+            active.fault.get_or_insert((backend, fault));
+        }
+        self.enqueue(index);
+    }
+
+    /// Has a member whose source leads nowhere read the group's source. Returns whether it has read another one.
+    pub(crate) fn read_at_source(&mut self, index: Index) -> bool {
+        let member = self.table[index].member.as_deref();
+        let has_giver = member.is_some_and(|member| member.giver.is_some());
+        if has_giver {
+            self.read_from(index, None);
+        }
+        has_giver
+    }
+
+    /// Looks which members hold up those behind them, and cuts these out.
+    #[cold]
+    pub(crate) fn look_at_group(&mut self, leader: Index, now: Instant) {
+        self.look_later(leader, now);
+        let group = self.table[leader].group.as_ref();
+        let members = group.map(|group| group.members.clone()).unwrap_or_default();
+        let mut found = Vec::with_capacity(members.len());
+        for id in &members {
+            let Some(active) = self.table.find_mut(*id).filter(|active| active.is_live()) else {
+                continue;
+            };
+            let arrived = there(active);
+            let Some(flight) = &active.flight else {
+                continue;
+            };
+            let is_behind = flight.phase() == Phase::Copy && flight.source_bytes() > arrived;
+            let Some(member) = &mut active.member else {
+                continue;
+            };
+            let moved = arrived.saturating_sub(member.seen_bytes);
+            // Only of one that had something to copy all the time is it known how fast it is.
+            let was_behind = core::mem::replace(&mut member.was_behind, is_behind);
+            member.seen_bytes = arrived;
+            found.push((*id, moved, is_behind && was_behind));
+        }
+        let most = found.iter().map(|(_, moved, _)| *moved).max().unwrap_or(0);
+        for (id, moved, is_behind) in found {
+            if is_behind && moved < most / LEAST_PART || is_behind && moved == 0 {
+                self.cut_out(id.index);
+            }
+        }
+    }
+}
+
+/// Returns how many leading bytes of a member's destination others can read.
+fn there(active: &Active) -> u64 {
+    match (&active.result, &active.flight) {
+        (Some(Ok(_)), _) => u64::MAX,
+        (_, Some(flight)) if flight.phase() != Phase::Copy => u64::MAX,
+        (_, flight) => flight.as_ref().map_or(0, Flight::leading_bytes),
+    }
+}
