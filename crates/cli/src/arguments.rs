@@ -6,12 +6,11 @@ use std::path::PathBuf;
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use transload::remote::PublicKey;
 use transload::{ByteSize, Place};
 use transload_tensors::DType;
 
-use crate::nodes::NodeSpec;
-use crate::stop::Stop;
+use crate::nodes::{NodeSpec, PublicKey};
+use crate::stop::Word;
 
 /// Moves bytes between any two memories of this machine, by the fastest path that it really has
 #[derive(Debug, Parser)]
@@ -91,9 +90,9 @@ pub(crate) struct CopyOptions {
     /// The file to copy
     pub(crate) file: PathBuf,
 
-    /// The memories that its bytes visit, in this order
+    /// The memories that its bytes visit, in this order; a + between the last ones sends them to all of those at once
     #[arg(required = true, value_name = "STOP")]
-    pub(crate) stops: Vec<Stop>,
+    pub(crate) stops: Vec<Word>,
 
     /// Reads both ends of each hop again, compares their checksums (xxh3-64), and prints them
     #[arg(long)]
@@ -323,6 +322,7 @@ Stops:
   metal:N          the memory of a Metal device, on Apple's systems
   wgpu:N           the memory of an adapter, as `transload devices` lists them
   sim:N            a simulated device of the machine that --topology describes
+  NODE/cpu:0       memory of another machine, as --node names it
 
 A device without a number is number 0: wgpu is wgpu:0.
 

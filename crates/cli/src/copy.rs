@@ -12,7 +12,7 @@ use crate::machine::{Asked, Machine, Times};
 use crate::output::{Output, Style, grouped};
 use crate::output_file::{OutputFile, names_a_file, spares};
 use crate::progress::Progress;
-use crate::stop::Stop;
+use crate::stop::{Stop, stops};
 
 pub(crate) fn run(
     options: &CopyOptions,
@@ -28,11 +28,18 @@ pub(crate) fn run(
     ];
     let out = options.out.as_deref();
     spares("--out", out, read)?;
-    for stop in &options.stops {
+    let (chain, last) =
+        stops(&options.stops).map_err(|error| Failure::Arguments(error.to_string()))?;
+    if !last.is_empty() && out.is_some() {
+        let message = "--out writes what arrived at one last stop, and several are joined by +";
+        return Err(Failure::Arguments(message.into()));
+    }
+    let all = || chain.iter().chain(&last);
+    for stop in all() {
         spares("a stop", stop.path(), read)?;
     }
     let trace = options.trace.as_deref();
-    let stops = options.stops.iter().map(|stop| ("a stop", stop.path()));
+    let stops = all().map(|stop| ("a stop", stop.path()));
     let own = [
         ("the file to copy", Some(&*options.file)),
         ("the one of --out", out),
@@ -46,15 +53,15 @@ pub(crate) fn run(
     };
     machine.costs.note(output);
     let mut stops = vec![Stop::file(&options.file)];
-    stops.extend(options.stops.iter().cloned());
+    stops.extend(chain);
     stops.extend(options.out.as_deref().map(Stop::file));
-    for stop in &stops {
+    for stop in stops.iter().chain(&last) {
         machine.expect(stop.place())?;
     }
     let at = machine.manager.open_file(&options.file)?;
     // All files are created before the first hop, so that a misspelt folder fails before any work
     // is done.
-    let output_files = stops[1..].iter().map(|stop| {
+    let output_files = stops[1..].iter().chain(&last).map(|stop| {
         let output_file = stop.path().map(|path| OutputFile::new(path, at.len()));
         output_file.transpose()
     });
@@ -63,6 +70,7 @@ pub(crate) fn run(
         at,
         machine,
         stops,
+        last,
         output_files,
         verify: options.verify,
         checksum: None,
@@ -70,11 +78,12 @@ pub(crate) fn run(
     };
     let bytes = chain.at.len();
     let columns = Columns::new(&chain, output);
+    let mut is_first = true;
     let hops = chain.run(|hop, done| {
         if output.is_json() {
             return Ok(());
         }
-        if hop == 1 {
+        if std::mem::take(&mut is_first) {
             output.line(columns.header())?;
         }
         output.line(columns.row(hop, done))
@@ -130,6 +139,8 @@ struct Chain {
     machine: Machine,
     /// The file, then the stops.
     stops: Vec<Stop>,
+    /// Stops that get the bytes at once, from the last one of those before: none, or more than one.
+    last: Vec<Stop>,
     /// Of each stop after the file: where it is a file too, that file in the making.
     output_files: VecDeque<Option<OutputFile>>,
     /// The buffer that holds the bytes now.
@@ -161,7 +172,91 @@ impl Chain {
             tell(hop, &done)?;
             Ok(done)
         });
-        hops.collect()
+        let mut hops: Vec<Hop> = hops.collect::<Result<_, Failure>>()?;
+        if !self.last.is_empty() {
+            let number = self.stops.len();
+            let mut failed = None;
+            for done in self.spread(number)? {
+                match done {
+                    Ok(hop) => {
+                        tell(number, &hop)?;
+                        hops.push(hop);
+                    }
+                    Err(failure) => drop(failed.get_or_insert(failure)),
+                }
+            }
+            if let Some(failure) = failed {
+                return Err(failure);
+            }
+        }
+        Ok(hops)
+    }
+
+    /// Moves the bytes to all of the last stops. Returns what became of each.
+    fn spread(&mut self, number: usize) -> Result<Vec<Result<Hop, Failure>>, Failure> {
+        let manager = &self.machine.manager;
+        let mut buffers = Vec::new();
+        for stop in &self.last {
+            let output_file = self.output_files.pop_front().flatten();
+            let buffer = match &output_file {
+                Some(output_file) => manager.adopt_file(output_file.host_file()?)?,
+                None => manager.allocate(stop.place(), AllocSpec::bytes(self.at.len()))?,
+            };
+            buffers.push((buffer, output_file));
+        }
+        let request = |(buffer, _): &(Buffer, Option<OutputFile>)| {
+            let request = Request::new(&self.at, buffer);
+            if self.verify {
+                request.verify()
+            } else {
+                request
+            }
+        };
+        let requests: Vec<Request> = buffers.iter().map(request).collect();
+        let since_ns = self.machine.modelled_ns();
+        let transfers = manager
+            .broadcast(&requests)
+            .map_err(Error::from)?
+            .into_transfers();
+        let mut all = Vec::new();
+        for ((transfer, (_, output_file)), dst) in
+            transfers.into_iter().zip(buffers).zip(&self.last)
+        {
+            let src = &self.stops[number - 1];
+            let moved = self.progress.wait(transfer, &format!("to {dst}"));
+            let report = match moved {
+                Ok(report) => report,
+                Err(source) => {
+                    all.push(Err(Failure::Hop {
+                        hop: number,
+                        between: format!("{src} → {dst}"),
+                        source: Box::new(source),
+                    }));
+                    continue;
+                }
+            };
+            // Where the bytes came from: the stop before, or another one of the last.
+            let first = report
+                .route()
+                .next()
+                .filter(|first| *first != self.at.memory());
+            let from = first.and_then(|first| {
+                let is_it = |stop: &&Stop| manager.resolve(stop.place()).ok() == Some(first);
+                self.last.iter().find(is_it)
+            });
+            self.checksum = report.checksum();
+            if let Some(output_file) = output_file {
+                output_file.place()?;
+            }
+            all.push(Ok(Hop {
+                src: from.unwrap_or(src).clone(),
+                dst: dst.clone(),
+                times: self.machine.times(&report, since_ns),
+                report,
+                mixed: self.machine.is_mixed(),
+            }));
+        }
+        Ok(all)
     }
 
     /// Moves the bytes to stop `number`.
@@ -266,13 +361,16 @@ impl Columns {
             let widths = stops.iter().map(|stop| stop.short(widest).chars().count());
             widths.max().unwrap_or(0).max("FROM".len())
         };
-        let last = chain.stops.len() - 1;
+        let (ahead, behind) = match chain.last.is_empty() {
+            true => (&chain.stops[..chain.stops.len() - 1], &[][..]),
+            false => (&chain.stops[..], &chain.last[..]),
+        };
         Columns {
             style: output.style(),
             verify: chain.verify,
             widest,
-            src: width(&chain.stops[..last]),
-            dst: width(&chain.stops[1..]),
+            src: width(ahead).max(width(behind)),
+            dst: width(&chain.stops[1..]).max(width(behind)),
         }
     }
 

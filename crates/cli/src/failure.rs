@@ -6,14 +6,19 @@ use std::{fmt, io};
 
 use transload::hal::{AllocError, ErrorClass, NotRegular};
 use transload::host::FileError;
-use transload::remote::KeyError;
-use transload::{OpenError, PlaceError, ProfileError, ServeError, TransferError};
+use transload::{OpenError, PlaceError, ProfileError, TransferError};
 use transload_tensors::{LoadError, ModelError, SaveError};
 use transload_testkit::sim::BuildError;
 use transload_testkit::topology::TopologyError;
 
+use crate::nodes::{KeyError, ServeError};
+
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code, reason = "there are no other machines")
+)]
 pub(crate) enum Failure {
     /// Arguments that cannot be read; the text is the parser's.
     #[error("{}", first_sentence(.0))]

@@ -44,11 +44,19 @@ pub(crate) struct Absent {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code, reason = "there are no other machines")
+)]
 pub(crate) struct Key {
     pub(crate) public_key: String,
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code, reason = "there are no other machines")
+)]
 pub(crate) struct Serving {
     pub(crate) address: String,
 }

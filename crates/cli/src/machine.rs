@@ -33,6 +33,12 @@ pub(crate) struct Machine {
     is_described: bool,
 }
 
+impl<'a> Asked<'a> {
+    pub(crate) fn new(costs: Wanted<'a>, nodes: &'a Nodes) -> Asked<'a> {
+        Asked { costs, nodes }
+    }
+}
+
 impl Machine {
     /// This machine; with a topology, its simulated devices too. Its description of processors is
     /// left aside: they are here.

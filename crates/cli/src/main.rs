@@ -21,6 +21,10 @@ mod last_word;
 mod load;
 mod machine;
 mod markup;
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    path = "nodes/absent.rs"
+)]
 mod nodes;
 mod output;
 mod output_file;

@@ -7,12 +7,13 @@ use std::str::FromStr;
 use std::{fmt, fs};
 
 use serde::Deserialize;
+pub(crate) use transload::ServeError;
 use transload::TransferManager;
 use transload::model::Name;
-use transload::remote::{PrivateKey, PublicKey};
+use transload::remote::PrivateKey;
+pub(crate) use transload::remote::{KeyError, PublicKey};
 
 use crate::arguments::{Arguments, ServeArguments};
-use crate::costs::Wanted;
 use crate::failure::Failure;
 use crate::json;
 use crate::machine::{Asked, Machine};
@@ -183,11 +184,5 @@ pub(crate) fn serve(
     loop {
         // A signal ends the program.
         std::thread::park();
-    }
-}
-
-impl<'a> Asked<'a> {
-    pub(crate) fn new(costs: Wanted<'a>, nodes: &'a Nodes) -> Asked<'a> {
-        Asked { costs, nodes }
     }
 }

@@ -14,6 +14,55 @@ pub(crate) struct Stop {
     path: Option<PathBuf>,
 }
 
+/// What stands where a stop may stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    Stop(Stop),
+    /// Between stops that get the bytes at the same time.
+    And,
+}
+
+impl FromStr for Word {
+    type Err = StopError;
+
+    fn from_str(text: &str) -> Result<Word, StopError> {
+        match text {
+            "+" => Ok(Word::And),
+            stop => stop.parse().map(Word::Stop),
+        }
+    }
+}
+
+/// Takes what was typed apart into the stops that bytes visit one after the other, and those that get them at once at the
+/// end. The latter are none, or more than one.
+pub(crate) fn stops(words: &[Word]) -> Result<(Vec<Stop>, Vec<Stop>), StopError> {
+    let (mut chain, mut last) = (Vec::new(), Vec::new());
+    let mut joins = false;
+    for word in words {
+        match word {
+            Word::And if joins || chain.is_empty() && last.is_empty() => {
+                return Err(StopError::LooseAnd);
+            }
+            Word::And => {
+                joins = true;
+                if last.is_empty() {
+                    last.extend(chain.pop());
+                }
+            }
+            Word::Stop(stop) if joins => {
+                joins = false;
+                last.push(stop.clone());
+            }
+            Word::Stop(_) if !last.is_empty() => return Err(StopError::AfterAnd),
+            Word::Stop(stop) => chain.push(stop.clone()),
+        }
+    }
+    match joins {
+        true => Err(StopError::LooseAnd),
+        false => Ok((chain, last)),
+    }
+}
+
 /// Text that is no stop.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StopError {
@@ -25,6 +74,10 @@ pub(crate) enum StopError {
     FileElsewhere { text: String },
     #[error("{text:?} names no file: write cpu:0/file:PATH")]
     NoPath { text: String },
+    #[error("a + stands between two stops")]
+    LooseAnd,
+    #[error("stops joined by + are the last ones: bytes go on from one stop alone")]
+    AfterAnd,
 }
 
 impl Stop {
@@ -112,8 +165,10 @@ fn is_bare_path(text: &str) -> bool {
         DeviceKind::METAL,
         DeviceKind::SIM,
     ];
+    // A device of another machine stands behind the machine's name.
+    let place = text.parse::<Place>().map(|place| place.device);
     let device = text.split_once('/').map_or(text, |(device, _)| device);
-    let named = match device.parse() {
+    let named = match place.or_else(|_| device.parse()) {
         Ok(DeviceName::Id(id)) => known.contains(&id.kind),
         Ok(DeviceName::Uuid(_)) => true,
         Err(_) => false,
@@ -147,6 +202,26 @@ mod tests {
     }
 
     #[test]
+    fn a_sign_between_the_last_stops_joins_them() {
+        let parsed = |text: &str| {
+            let words: Vec<Word> = text.split(' ').map(|word| word.parse().unwrap()).collect();
+            let names = |stops: Vec<Stop>| stops.iter().map(Stop::to_string).collect::<Vec<_>>();
+            stops(&words).map(|(chain, last)| (names(chain).join(" "), names(last).join(" ")))
+        };
+        let split = |chain: &str, last: &str| Ok((chain.into(), last.into()));
+        assert_eq!(parsed("cpu:0 sim:1"), split("cpu:0 sim:1", ""));
+        assert_eq!(
+            parsed("a/cpu:0 + b/cpu:0 + sim:1"),
+            split("", "a/cpu:0 b/cpu:0 sim:1")
+        );
+        assert_eq!(parsed("cpu:0 sim:1 + sim:2"), split("cpu:0", "sim:1 sim:2"));
+        for text in ["+", "cpu:0 +", "+ cpu:0", "cpu:0 + + sim:1"] {
+            assert_eq!(parsed(text), Err(StopError::LooseAnd), "{text}");
+        }
+        assert_eq!(parsed("sim:0 + sim:1 cpu:0"), Err(StopError::AfterAnd));
+    }
+
+    #[test]
     fn long_paths_are_shown_by_their_names() {
         let short = |text: &str| text.parse::<Stop>().unwrap().short(36);
         assert_eq!(
@@ -168,7 +243,7 @@ mod tests {
             ("cpu:0/file", "cpu:0/file"),
             ("cpu:0/file:", "cpu:0/file:"),
             ("sim:0/file:x", "sim:0/file:x"),
-            ("a/b/cpu:0", "b/cpu:0"),
+            ("a/b/cpu:0", "cpu:0"),
             ("back", "cpu:0/file:back"),
             ("back.bin", "cpu:0/file:back.bin"),
             ("./back.bin", "cpu:0/file:./back.bin"),
@@ -183,7 +258,17 @@ mod tests {
     #[test]
     fn devices_need_no_number_and_are_taken_for_no_file() {
         let uuid = "01020304-0506-0708-090a-0b0c0d0e0f10";
-        for text in ["cpu", "cpu/shared", "wgpu", "cuda", "metal", "sim", uuid] {
+        for text in [
+            "cpu",
+            "cpu/shared",
+            "b/cpu",
+            "b/wgpu:1",
+            "wgpu",
+            "cuda",
+            "metal",
+            "sim",
+            uuid,
+        ] {
             assert_eq!(text.parse::<Stop>().map(|stop| stop.path), Ok(None));
         }
     }

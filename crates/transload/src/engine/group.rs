@@ -328,7 +328,7 @@ impl State {
         }
         let most = found.iter().map(|(_, moved, _)| *moved).max().unwrap_or(0);
         for (id, moved, is_behind) in found {
-            if is_behind && moved < most / LEAST_PART || is_behind && moved == 0 {
+            if is_behind && (moved == 0 || moved < most / LEAST_PART) {
                 self.cut_out(id.index);
             }
         }

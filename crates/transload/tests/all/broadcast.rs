@@ -312,7 +312,7 @@ fn what_is_no_broadcast_is_refused_whole() {
     );
     let others = refused(&[
         Request::new(&source, &to),
-        Request::new(&other, &fixture.empty(&name(1), 4096)),
+        Request::new(&other, fixture.empty(&name(1), 4096)),
     ]);
     assert!(
         matches!(others, TransferError::OtherSource { .. }),

@@ -1,0 +1,75 @@
+//! Other machines, on a system that cannot reach them: the same names, and errors.
+
+use std::path::Path;
+use std::str::FromStr;
+
+use transload::{ErrorClass, TransferManager};
+
+use crate::arguments::{Arguments, ServeArguments};
+use crate::failure::Failure;
+use crate::machine::Asked;
+use crate::output::Output;
+
+/// Why there are no other machines.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("this program reaches other machines on x86-64 and AArch64 alone")]
+pub(crate) struct Unreachable;
+
+pub(crate) type KeyError = Unreachable;
+
+/// As the library's.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(transparent)]
+pub(crate) struct ServeError(Unreachable);
+
+impl ServeError {
+    pub(crate) fn class(&self) -> ErrorClass {
+        ErrorClass::Unsupported
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum PublicKey {}
+
+#[derive(Clone, Debug)]
+pub(crate) enum NodeSpec {}
+
+impl FromStr for PublicKey {
+    type Err = Unreachable;
+
+    fn from_str(_: &str) -> Result<PublicKey, Unreachable> {
+        Err(Unreachable)
+    }
+}
+
+impl FromStr for NodeSpec {
+    type Err = Unreachable;
+
+    fn from_str(_: &str) -> Result<NodeSpec, Unreachable> {
+        Err(Unreachable)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Nodes;
+
+impl Nodes {
+    pub(crate) fn of(arguments: &Arguments) -> Result<Nodes, Failure> {
+        match arguments.nodes {
+            Some(_) => Err(Unreachable.into()),
+            None => Ok(Nodes),
+        }
+    }
+
+    pub(crate) fn connect(&self, _: &TransferManager) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+pub(crate) fn key(_: &Path, _: &mut Output) -> Result<(), Failure> {
+    Err(Unreachable.into())
+}
+
+pub(crate) fn serve(_: &ServeArguments, _: Asked<'_>, _: &mut Output) -> Result<(), Failure> {
+    Err(ServeError(Unreachable).into())
+}
