@@ -25,6 +25,8 @@ mod queue;
 mod session;
 mod streams;
 mod tls;
+#[cfg(all(feature = "ucx", target_os = "linux", target_pointer_width = "64"))]
+pub mod ucx;
 pub mod wire;
 
 pub use device::{NodeError, Remote};
