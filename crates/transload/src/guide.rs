@@ -15,6 +15,10 @@ fn adopt_shares_a_buffer_with_a_program() {}
 #[doc = include_str!("../../../docs/guide/share.md")]
 fn share_takes_memory_where_it_lies() {}
 
+#[cfg(remote)]
+#[doc = include_str!("../../../docs/guide/nodes.md")]
+fn nodes_lend_memory() {}
+
 #[doc = include_str!("../../../docs/guide/batch.md")]
 fn batch_starts_together() {}
 
