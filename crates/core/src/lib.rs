@@ -59,7 +59,7 @@ pub use quarantine::{Bar, Quarantine};
 pub use route::{Method, Route};
 pub use shape::{Block, Blocks, Rows, Run, Runs, Shape, ShapeError, Together};
 pub use span::Span;
-pub use spread::{Giver, spread};
+pub use spread::{Giver, Sending, spread};
 pub use stats::Stats;
 pub use storage::StorageId;
 pub use time::Instant;

@@ -145,6 +145,15 @@ impl Plan {
         }
     }
 
+    /// Returns the same plan in chunks of at most `most_bytes` bytes, a power of two. The estimate stays that of the plan.
+    pub fn in_chunks(&self, most_bytes: u64) -> Plan {
+        let mut plan = self.clone();
+        for lane in &mut plan.lanes {
+            lane.chunk_bytes = lane.chunk_bytes.min(most_bytes.max(1));
+        }
+        plan
+    }
+
     /// Returns the estimated time in nanoseconds for `bytes` bytes.
     pub fn estimate_ns(&self, bytes: u64) -> u64 {
         self.estimate.at(bytes)

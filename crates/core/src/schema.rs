@@ -58,6 +58,10 @@ pub struct Machine {
     /// Groups of memories that all reach each other.
     #[serde(default, rename = "mesh")]
     pub meshes: Vec<MeshEntry>,
+    /// The names of further machines that are like this one: each has the same devices, and the links and meshes that do not
+    /// name another machine. Links between them are listed: `n1/sim:0/device`.
+    #[serde(default)]
+    pub nodes: Vec<String>,
     /// The engine that runs transforms; none where absent.
     #[serde(default)]
     pub transform: Option<TransformEntry>,

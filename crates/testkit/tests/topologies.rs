@@ -53,6 +53,28 @@ fn eight_gpus_all_reach_each_other_and_hang_on_two_nodes() {
 }
 
 #[test]
+fn gpus_of_one_number_share_a_rail_between_machines_that_are_alike() {
+    let machine = load("cluster.toml");
+    assert_eq!(machine.devices().len(), 8 * 9);
+    let gpu = |node: u32, index: u32| match node {
+        0 => memory(&format!("sim:{index}/device")),
+        node => memory(&format!("n{node}/sim:{index}/device")),
+    };
+    for (from, to) in (0..8).flat_map(|from| (0..8).map(move |to| (from, to))) {
+        for (one, other) in [(0, 0), (3, 3), (3, 5)] {
+            let links = machine.links_between(gpu(from, one), gpu(to, other));
+            let found: Vec<LinkClass> = links.map(|link| link.class).collect();
+            let expected = match (from == to, one == other) {
+                (true, true) | (false, false) => vec![],
+                (true, false) => vec![LinkClass::Fabric],
+                (false, true) => vec![LinkClass::Network],
+            };
+            assert_eq!(found, expected, "{from}.{one} to {to}.{other}");
+        }
+    }
+}
+
+#[test]
 fn every_link_and_device_of_the_machines_here_names_its_source() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../topologies");
     for file in std::fs::read_dir(folder).unwrap() {

@@ -82,6 +82,9 @@ fn inventory(machine: &Machine, backend: BackendId) -> Result<Inventory, SchemaE
     for entry in &machine.devices {
         add_device(&mut all, entry)?;
     }
+    for node in &machine.nodes {
+        add_node(&mut all, machine, node)?;
+    }
     for entry in &machine.links {
         add_link(&mut all, entry)?;
     }
@@ -103,18 +106,73 @@ fn inventory(machine: &Machine, backend: BackendId) -> Result<Inventory, SchemaE
 
 /// Returns how many links the entries make, without making them.
 fn link_count(machine: &Machine) -> u64 {
-    let links = machine
-        .links
-        .iter()
-        .map(|entry| match entry.both && entry.src != entry.dst {
+    let times = |is_own: bool| {
+        if is_own {
+            machine.nodes.len() as u64 + 1
+        } else {
+            1
+        }
+    };
+    let links = machine.links.iter().map(|entry| {
+        let one = match entry.both && entry.src != entry.dst {
             true => 2,
             false => 1,
-        });
+        };
+        times(is_own_link(entry)).saturating_mul(one)
+    });
     let meshes = machine.meshes.iter().map(|entry| {
         let members = entry.members.len() as u64;
-        members.saturating_mul(members.saturating_sub(1))
+        let one = members.saturating_mul(members.saturating_sub(1));
+        times(entry.members.iter().all(|member| is_own(member))).saturating_mul(one)
     });
     links.chain(meshes).fold(0, u64::saturating_add)
+}
+
+/// Returns whether a memory's text names no other machine.
+fn is_own(memory: &str) -> bool {
+    memory.matches('/').count() == 1
+}
+
+fn is_own_link(entry: &LinkEntry) -> bool {
+    is_own(&entry.src) && is_own(&entry.dst)
+}
+
+/// Adds a machine that is like the described one.
+fn add_node(all: &mut Draft, machine: &Machine, node: &str) -> Result<(), SchemaError> {
+    let there = |text: &String| format!("{node}/{text}");
+    for entry in machine
+        .devices
+        .iter()
+        .filter(|entry| !entry.id.contains('/'))
+    {
+        let entry = DeviceEntry {
+            id: there(&entry.id),
+            ..entry.clone()
+        };
+        add_device(all, &entry)?;
+    }
+    for entry in machine.links.iter().filter(|entry| is_own_link(entry)) {
+        let entry = LinkEntry {
+            src: there(&entry.src),
+            dst: there(&entry.dst),
+            engine: there(&entry.engine),
+            back_engine: entry.back_engine.as_ref().map(there),
+            ..entry.clone()
+        };
+        add_link(all, &entry)?;
+    }
+    for entry in machine
+        .meshes
+        .iter()
+        .filter(|entry| entry.members.iter().all(|member| is_own(member)))
+    {
+        let entry = MeshEntry {
+            members: entry.members.iter().map(there).collect(),
+            ..entry.clone()
+        };
+        add_mesh(all, &entry)?;
+    }
+    Ok(())
 }
 
 fn add_device(all: &mut Draft, entry: &DeviceEntry) -> Result<(), SchemaError> {

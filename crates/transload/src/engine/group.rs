@@ -15,6 +15,7 @@ use super::checked::{Checked, Chosen, Terms};
 use super::entering::is_kept_elsewhere;
 use super::event::EventState;
 use super::operand::Operand;
+use super::planning;
 use super::state::State;
 use super::types::{Index, TransferId};
 use crate::error::TransferError;
@@ -82,17 +83,18 @@ impl State {
                 .planning
                 .choose(&checked, &terms, now)
                 .and_then(|chosen| {
-                    let (from, chosen) = match givers[at] {
-                        Giver::Source => (checked.src.clone(), chosen),
+                    let (from, plan) = match givers[at] {
+                        Giver::Source => (checked.src.clone(), None),
                         Giver::Destination(giver) => {
                             let from = destinations[giver].clone();
                             let plan = self.planning.plan(&from, &checked.dst, now);
-                            (
-                                from,
-                                plan.map_or(chosen.clone(), |plan| Chosen { plan, ..chosen }),
-                            )
+                            (from, plan)
                         }
                     };
+                    let plan = plan.unwrap_or(chosen.plan);
+                    let most_bytes = planning::passed_on(checked.len_bytes());
+                    let plan = Arc::new(plan.in_chunks(most_bytes));
+                    let chosen = Chosen { plan, ..chosen };
                     self.start((from, checked.dst), (false, &[]), chosen, &terms, now)
                 });
             match started {
@@ -153,7 +155,7 @@ impl State {
                 Giver::Source => source,
                 Giver::Destination(at) => &parts[at].0.dst,
             };
-            planning.loads(from, &parts[to].0.dst, now)
+            planning.sending(from, &parts[to].0.dst, now)
         })
     }
 

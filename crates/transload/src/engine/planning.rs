@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 use transload_core::flight::{Failure, Load, Phase, Resource, Tried, Verify, predict};
 use transload_core::{
     Barred, DeviceId, Instant, Inventory, Lane, Learning, Limits, LinkId, MemoryId, Method, NoPlan,
-    Plan, PlanCache, PlanKey, PlanSet, Purpose, Quarantine, Role, Route, Step, StepKind, Topology,
-    TopologyError, Trial,
+    Plan, PlanCache, PlanKey, PlanSet, Purpose, Quarantine, Role, Route, Sending, Step, StepKind,
+    Topology, TopologyError, Trial,
 };
 use transload_hal::BackendId;
 
@@ -19,6 +19,12 @@ use transload_core::Correction;
 use super::checked::{Checked, Chosen, Only, Terms};
 use super::operand::Operand;
 use crate::error::TransferError;
+
+/// Returns the largest chunk of copies that are passed on: each destination of a chain waits for one from the one before it.
+/// A sixteenth of the payload keeps the wait small, and a quarter of a mebibyte the cost of a chunk.
+pub(crate) fn passed_on(bytes: u64) -> u64 {
+    (bytes / 16).clamp(256 << 10, 4 << 20).next_power_of_two()
+}
 
 /// What the engine knows of the machine: its topology, the plans made over it, and the links that failed.
 pub(crate) struct Planning {
@@ -382,18 +388,23 @@ impl Planning {
         plans.alternatives(dst.shape.payload_bytes()).next()
     }
 
-    /// Predicts the time of a copy in nanoseconds, and for how long it keeps busy what it shares with other copies.
-    pub(crate) fn loads(
+    /// Predicts a copy that shares resources with others.
+    pub(crate) fn sending(
         &mut self,
         src: &Operand,
         dst: &Operand,
         now: Instant,
-    ) -> Option<(u64, Vec<Load>)> {
-        let plan = self.plan(src, dst, now)?;
-        let mut prediction = predict(&plan, dst.shape.payload_bytes()).ok()?;
+    ) -> Option<Sending> {
+        let bytes = dst.shape.payload_bytes();
+        let plan = Arc::new(self.plan(src, dst, now)?.in_chunks(passed_on(bytes)));
+        let whole = predict(&plan, bytes).ok()?;
+        let first = predict(&plan, plan.chunk_bytes().min(bytes)).ok()?;
         let is_shared = |load: &Load| matches!(load.of, Resource::Engine(_) | Resource::Host);
-        prediction.loads.retain(is_shared);
-        Some((prediction.ns, prediction.loads))
+        Some(Sending {
+            ns: whole.ns,
+            first_ns: first.ns,
+            loads: whole.loads.into_iter().filter(is_shared).collect(),
+        })
     }
 
     /// Returns the plan of a request that must use one link, in one pass and one piece.

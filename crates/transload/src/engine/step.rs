@@ -14,6 +14,7 @@ use super::command::{
     Answer, AnswerKind, Answers, Bound, Command, CommandKind, Commands, is_on_the_host, pins_pages,
 };
 use super::completions::Completions;
+use super::planning;
 use super::state::State;
 use super::trace::What;
 use super::types::{Index, Line, Pace, TransferId};
@@ -270,6 +271,10 @@ impl State {
             next = ends.and_then(|ends| self.planning.another(ends, failure.phase, now, is_new));
         }
         let active = &mut self.table[index];
+        if active.member.is_some() {
+            let bytes = active.flight.as_ref().map_or(0, Flight::source_bytes);
+            next = next.map(|plan| Arc::new(plan.in_chunks(planning::passed_on(bytes))));
+        }
         if next.is_some() {
             // The next leg has faults of its own; without a next leg, this fault is the last one.
             active.fault = None;
