@@ -2,6 +2,8 @@
 
 #![cfg(all(feature = "remote", not(any(loom, transload_local))))]
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use transload::hal::{ErrorClass, External, ExternalKind, IpcHandle};
 use transload::model::Name;
 use transload::remote::{PrivateKey, PublicKey};
@@ -136,6 +138,37 @@ fn many_transfers_of_several_clients_keep_their_bytes_and_their_limit() {
             });
         }
     });
+    served.wait_until_empty();
+}
+
+#[test]
+fn sixty_four_clients_share_the_limit() {
+    let served = serve(16 << 20);
+    let most = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for client in 0..64u8 {
+            let (served, most) = (&served, &most);
+            scope.spawn(move || {
+                let manager = served.connect();
+                let place = "box2/cpu:0".parse().unwrap();
+                let sent = vec![client; 1 << 20];
+                for _ in 0..4 {
+                    let spec = AllocSpec::bytes(sent.len() as u64);
+                    let remote = match manager.allocate(place, spec) {
+                        Ok(remote) => remote,
+                        Err(error) => {
+                            assert_eq!(error.class(), ErrorClass::Exhausted, "{error}");
+                            continue;
+                        }
+                    };
+                    manager.copy_from_slice(&sent, &remote).unwrap();
+                    most.fetch_max(served.server.used_bytes(), Ordering::Relaxed);
+                    assert!(manager.read_to_vec(&remote).unwrap() == sent);
+                }
+            });
+        }
+    });
+    assert!((1 << 20..=16 << 20).contains(&most.into_inner()));
     served.wait_until_empty();
 }
 
