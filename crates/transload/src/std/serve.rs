@@ -247,7 +247,8 @@ impl Serving {
 
     /// Returns what a copy between two memories costs by this machine's plans, in straight pieces between a few sizes.
     fn cost(&self, src: MemoryId, dst: MemoryId) -> Vec<wire::Piece> {
-        const SIZES: [u64; 5] = [0, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
+        // No copy of 0 bytes is planned, so none has a price.
+        const SIZES: [u64; 5] = [1, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
         let predicted = |bytes| {
             let explained = self.manager.explain_places(src.into(), dst.into(), bytes);
             explained.ok()?.chosen.predicted_ns
@@ -261,7 +262,7 @@ impl Serving {
             let rate = u128::from(bytes) * 1_000_000_000 / u128::from(ns);
             let before = u128::from(from) * u128::from(ns) / u128::from(bytes);
             wire::Piece {
-                from_bytes: from,
+                from_bytes: if from == 1 { 0 } else { from },
                 fixed_ns: from_ns.saturating_sub(u64::try_from(before).unwrap_or(u64::MAX)),
                 bytes_per_second: u64::try_from(rate).unwrap_or(u64::MAX),
             }

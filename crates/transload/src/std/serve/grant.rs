@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::vec::Vec;
 
 use transload_core::Shape;
-use transload_hal::Fault;
+use transload_hal::{ErrorClass, Fault};
 use transload_remote::wire::Outcome;
 
 use super::guest::{Leased, mistake};
@@ -107,7 +107,7 @@ impl Grant {
         let write = Write {
             grant: Arc::clone(self),
             number,
-            outcome: Outcome::Stopped { leading_bytes: 0 },
+            outcome: Outcome::Failed(cut_off().into()),
             _place: place.flatten(),
         };
         Ok((write, region))
@@ -130,6 +130,12 @@ impl Grant {
         let is_quiet = writes.running.is_empty();
         writes.outcome.clone().filter(|_| is_quiet)
     }
+}
+
+/// The fault of a write whose session has ended.
+fn cut_off() -> Fault {
+    let message = "the session that wrote the granted bytes has ended";
+    Fault::new(ErrorClass::Failed, message)
 }
 
 impl Write {
