@@ -102,6 +102,16 @@ impl Forward {
         }
     }
 
+    /// Returns whether the grant is to be stopped. Once the copy has been asked for, it is stopped first: the machine that
+    /// makes it would take the end of the grant for a failure of the other machine.
+    pub(crate) fn handle_stop(&self) -> bool {
+        let is_early = self.take().is_some();
+        if is_early {
+            self.job.end(Outcome::Stopped { leading_bytes: 0 });
+        }
+        is_early
+    }
+
     /// Ends the copy, too.
     pub(crate) fn handle_grant_ended(&self) {
         match self.take() {

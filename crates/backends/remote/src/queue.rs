@@ -113,6 +113,14 @@ pub(crate) enum End {
 }
 
 impl End {
+    /// Returns whether the operation is to be stopped on its own line.
+    fn takes_stop(&self) -> bool {
+        match self {
+            End::Grant(forward) => forward.handle_stop(),
+            _ => true,
+        }
+    }
+
     /// Has an operation that has ended, in whatever way, tell its other half.
     fn tell_other_half(&self) {
         match self {
@@ -457,8 +465,10 @@ impl Handler for Client {
                 }
                 Command::Stop(job) => {
                     let of_it = self.operations.iter().filter(|(_, asked)| asked.job == job);
-                    for (id, _) in of_it {
-                        pipe.send(&Message::Stop { id: *id })?;
+                    for (id, asked) in of_it {
+                        if asked.end.takes_stop() {
+                            pipe.send(&Message::Stop { id: *id })?;
+                        }
                     }
                 }
             }

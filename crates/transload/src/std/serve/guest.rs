@@ -62,7 +62,20 @@ struct Running {
     waker: Waker,
     /// The address of the other node that its bytes go to.
     node: Option<String>,
+    /// The peer has stopped it.
+    is_stopped: bool,
     held: Vec<Held>,
+}
+
+impl Running {
+    /// Returns whether a write by a grant, which was stopped, was stopped by the session that granted.
+    fn is_cut_off(&self) -> bool {
+        !self.is_stopped
+            && self
+                .held
+                .iter()
+                .any(|held| matches!(held, Held::Granted(_)))
+    }
 }
 
 enum Work {
@@ -342,6 +355,7 @@ impl Guest {
             },
             waker: self.waker(id),
             node: Some(address),
+            is_stopped: false,
             held: vec![held],
         })
     }
@@ -377,6 +391,7 @@ impl Guest {
                 work: Work::Moving(transfer),
                 waker: self.waker(id),
                 node: None,
+                is_stopped: false,
                 held,
             }
         });
@@ -428,13 +443,13 @@ impl Guest {
         };
         let outcome = match (result, &running.node) {
             (Ok(_), _) => Outcome::Done,
-            (
-                Err(
-                    TransferError::Cancelled { leading_bytes }
-                    | TransferError::Deadline { leading_bytes },
-                ),
-                _,
-            ) => Outcome::Stopped { leading_bytes },
+            (Err(TransferError::Cancelled { .. }), _) if running.is_cut_off() => {
+                let fault = mistake("the session that granted the bytes stopped the write".into());
+                Outcome::Failed(fault.into())
+            }
+            (Err(TransferError::Cancelled { leading_bytes }), _) => {
+                Outcome::Stopped { leading_bytes }
+            }
             (Err(error), None) => {
                 Outcome::Failed(Fault::new(error.class(), error.to_string()).into())
             }
@@ -612,7 +627,12 @@ impl Guest {
                     grant.stop();
                     return self.look_at_grant(id, pipe);
                 }
-                match self.operations.get(&id).map(|running| &running.work) {
+                let running = self.operations.get_mut(&id);
+                let work = running.map(|running| {
+                    running.is_stopped = true;
+                    &running.work
+                });
+                match work {
                     Some(Work::Moving(transfer)) => {
                         transfer.canceller().cancel();
                         self.look(id, pipe)
