@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use transload_hal::{Outcome, StorageId, StorageInfo};
+use transload_hal::{BackendId, Buffer, MemoryId, Outcome, StorageId, StorageInfo};
 
 use crate::memory::Lease;
 use crate::queue::{End, Job, Line, Operation};
@@ -106,8 +106,10 @@ impl Forward {
     /// makes it would take the end of the grant for a failure of the other machine.
     pub(crate) fn handle_stop(&self) -> bool {
         let is_early = self.take().is_some();
-        if is_early {
-            self.job.end(Outcome::Stopped { leading_bytes: 0 });
+        match is_early {
+            true => self.job.end(Outcome::Stopped { leading_bytes: 0 }),
+            // Its line may have taken in the stop before it took in the copy.
+            false => self.copy.0.halt(self.copy.1),
         }
         is_early
     }
@@ -128,7 +130,7 @@ impl Forward {
 
 /// Bytes at another machine that a client of both has granted to this one. Adopt it in any memory of that machine. It has no
 /// place in that machine's order, since the client's transfer has one.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct GrantedBytes {
     /// The grant.
     pub token: [u8; 16],
@@ -144,12 +146,8 @@ pub(crate) struct Granted {
 
 impl Granted {
     /// Makes the buffer of granted bytes.
-    pub(crate) fn buffer(
-        line: Arc<Line>,
-        memory: transload_hal::MemoryId,
-        bytes: &GrantedBytes,
-    ) -> transload_hal::Buffer {
-        let backend = transload_hal::BackendId(line.node);
+    pub(crate) fn buffer(line: Arc<Line>, memory: MemoryId, bytes: &GrantedBytes) -> Buffer {
+        let backend = BackendId(line.node);
         let granted = Box::new(Granted {
             line,
             token: bytes.token,
@@ -168,6 +166,6 @@ impl Granted {
         };
         // SAFETY: the address of the grant is its own while the buffer holds it; the host has no address of its bytes, and
         // the machine that has them orders their use.
-        unsafe { transload_hal::Buffer::new(info, granted) }
+        unsafe { Buffer::new(info, granted) }
     }
 }

@@ -121,9 +121,11 @@ impl End {
         }
     }
 
-    /// Has an operation that has ended, in whatever way, tell its other half.
-    fn tell_other_half(&self) {
+    /// Has an operation that has ended tell its other half.
+    fn tell_other_half(&self, is_done: bool) {
         match self {
+            // The machine that copies learns at the same time that all has arrived.
+            End::Grant(_) if is_done => {}
             End::Grant(forward) => forward.handle_grant_ended(),
             End::Granted(forward) => forward.handle_copy_ended(),
             End::Source(_) | End::Destination(_) | End::There => {}
@@ -350,8 +352,9 @@ impl Client {
                 Outcome::Failed(fault)
             }
         };
+        let is_done = matches!(outcome, Outcome::Done);
         asked.job.end(outcome);
-        asked.end.tell_other_half();
+        asked.end.tell_other_half(is_done);
         Ok(())
     }
 
@@ -485,7 +488,7 @@ impl Handler for Client {
         };
         for (_, asked) in self.operations.drain() {
             asked.job.end(Outcome::Failed(fault.clone()));
-            asked.end.tell_other_half();
+            asked.end.tell_other_half(false);
         }
         for (_, question) in self.questions.drain() {
             let _ = question.send(Err(fault.clone()));
@@ -494,7 +497,7 @@ impl Handler for Client {
             match command {
                 Command::Start(operation) => {
                     operation.job.end(Outcome::Failed(fault.clone()));
-                    operation.end.tell_other_half();
+                    operation.end.tell_other_half(false);
                 }
                 Command::Ask { answer, .. } => {
                     let _ = answer.send(Err(fault.clone()));

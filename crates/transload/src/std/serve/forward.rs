@@ -161,7 +161,7 @@ impl Nodes {
         let memory = memories
             .first()
             .ok_or_else(|| failed("it offers no memory".into()))?;
-        // SAFETY: the node that has the bytes orders their use, and lets no one else write them.
+        // SAFETY: the node that has the bytes orders their use, and has no other session write them.
         let buffer = unsafe { self.manager.adopt_native(memory.id.into(), bytes) };
         let buffer = buffer.map_err(|error| failed(format!("{error}")))?;
         Ok((&buffer).into())
