@@ -178,15 +178,22 @@ impl Remote {
         Arc::clone(&self.current())
     }
 
-    /// Returns the session, a new one if the last one has ended.
-    fn open_line(&self) -> Result<Arc<Line>, Fault> {
+    /// Asks over the session, and over a new one if the last one has ended: what an ended session gave is lost.
+    fn ask<T, E>(
+        &self,
+        failed: impl FnOnce(Fault) -> E,
+        ask: impl Fn(&Arc<Line>) -> Result<T, E>,
+    ) -> Result<T, E> {
         let line = self.line();
         if line.is_open() {
-            return Ok(line);
+            let answer = ask(&line);
+            if answer.is_ok() || line.is_open() {
+                return answer;
+            }
         }
-        self.reconnect(&line.address)
-            .map_err(|error| Fault::new(ErrorClass::Failed, error.to_string()))?;
-        Ok(self.line())
+        let connected = self.reconnect(&line.address);
+        connected.map_err(|error| failed(Fault::new(ErrorClass::Failed, error.to_string())))?;
+        ask(&self.line())
     }
 
     /// Returns the public key of the other machine.
@@ -391,11 +398,10 @@ unsafe impl Backend for Remote {
 
     fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
         match self.inventory.memories.iter().any(|of| of.id == memory) {
-            true => {
-                let line = self.open_line();
-                let line = line.map_err(|fault| AllocError::Failed { memory, fault })?;
-                allocate(&line, memory, spec)
-            }
+            true => self.ask(
+                |fault| AllocError::Failed { memory, fault },
+                |line| allocate(line, memory, spec),
+            ),
             false => Err(AllocError::UnknownMemory { memory }),
         }
     }
@@ -413,13 +419,12 @@ unsafe impl Backend for Remote {
         match external {
             External::Ipc(handle) if handle.kind() == ExternalKind::Remote => {
                 let kind = handle.kind();
-                let line = self.open_line();
-                let line = line.map_err(|fault| ImportError::Failed {
+                let failed = |fault| ImportError::Failed {
                     memory,
                     kind,
                     fault,
-                })?;
-                open(&line, memory, &handle)
+                };
+                self.ask(failed, |line| open(line, memory, &handle))
             }
             External::Object(object) => {
                 let granted = (object as Box<dyn Any>).downcast::<GrantedBytes>();

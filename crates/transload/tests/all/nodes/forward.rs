@@ -1,5 +1,7 @@
 //! Copies between two machines, which go straight from one to the other.
 
+use std::net::TcpListener;
+
 use transload::model::Name;
 use transload::remote::PrivateKey;
 use transload::{AllocSpec, Buffer, Cancelled, Report, Request, ServeOptions, TransferManager};
@@ -77,7 +79,7 @@ fn bytes_go_straight_from_one_machine_to_another() {
     }
     let empty = at(&manager, "box2/cpu:0", 0);
     manager
-        .copy(&empty, &at(&manager, "box3/cpu:0", 0))
+        .copy(&empty, at(&manager, "box3/cpu:0", 0))
         .wait()
         .unwrap();
     // Slices, and more of them than a session has operations at once.
@@ -135,7 +137,17 @@ fn machines_that_do_not_reach_each_other_copy_through_the_client() {
     assert_eq!((memories(&report), report.fallbacks().len()), (3, 0));
     let raw = Raw::connect(&silent[0]);
     raw.lease(1, 4096);
-    let copy = Message::Copy {
+    let copy = copy_to(&address, silent[1].key.0);
+    let refused = raw.ask(copy);
+    assert!(
+        matches!(refused, Some(Message::Refused { id: 2, .. })),
+        "{refused:?}"
+    );
+}
+
+/// A copy of 4096 bytes of lease 1, as operation 2.
+fn copy_to(address: &str, key: [u8; 32]) -> Message {
+    Message::Copy {
         id: 2,
         reservation: 0,
         src: wire::Place {
@@ -143,17 +155,47 @@ fn machines_that_do_not_reach_each_other_copy_through_the_client() {
             offset: 0,
         },
         dst: wire::Destination::Node {
-            address,
-            key: silent[1].key.0,
+            address: address.into(),
+            key,
             token: [0; 16],
         },
         len: 4096,
-    };
-    let refused = raw.ask(copy);
+    }
+}
+
+#[test]
+fn a_machine_that_connects_to_another_one_still_answers_and_can_be_stopped() {
+    let served = serve(1 << 30);
+    // Connections to it open, and nothing comes over them.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let raw = Raw::connect(&served);
+    raw.lease(1, 4096);
+    raw.say(copy_to(&address, served.key.0));
+    let (connection, _) = silent.accept().unwrap();
+    let answer = raw.ask(Message::Available {
+        id: 3,
+        memory: "cpu:0/pageable".into(),
+    });
     assert!(
-        matches!(refused, Some(Message::Refused { id: 2, .. })),
-        "{refused:?}"
+        matches!(answer, Some(Message::AvailableBytes { .. })),
+        "{answer:?}"
     );
+    assert_eq!(raw.ask(Message::Stop { id: 2 }), ended(2, STOPPED));
+
+    raw.say(copy_to(&address, served.key.0));
+    drop((connection, silent));
+    let Some(Message::Ended {
+        id: 2,
+        outcome: Outcome::Failed(fault),
+    }) = raw.hear()
+    else {
+        panic!("there is no machine");
+    };
+    assert_eq!(fault.class, wire::Class::Failed);
+    assert!(fault.message.contains(&address), "{fault:?}");
+    raw.handle.close();
+    served.wait_until_empty();
 }
 
 #[test]
