@@ -144,13 +144,19 @@ impl TransferManager {
 
     /// Returns the registered backend of that type. Use it for functions that only this backend has.
     pub fn backend<B: Backend>(&self) -> Option<Arc<B>> {
+        self.backends_of().into_iter().next()
+    }
+
+    /// Returns the registered backends of that type, in the order of registration.
+    pub(crate) fn backends_of<B: Backend>(&self) -> Vec<Arc<B>> {
         let backends = self.shared.inspect(|state| {
             let known = state.in_flight.backends().iter();
             known
                 .map(|known| Arc::clone(&known.backend))
                 .collect::<Vec<Arc<dyn Backend>>>()
         });
-        backends.ok()?.into_iter().find_map(downcast)
+        let backends = backends.unwrap_or_default().into_iter();
+        backends.filter_map(downcast).collect()
     }
 
     /// Returns every device of every backend.

@@ -80,6 +80,14 @@ impl Board {
         Ok(fence)
     }
 
+    /// Sets how many operations a submission has of which none was started.
+    pub(crate) fn expect(&self, fence: Fence, operations: usize) {
+        if let Some(job) = self.open().jobs.get_mut(&fence.number()) {
+            job.left = operations;
+            job.is_single = operations == 1;
+        }
+    }
+
     /// Takes a submission back of which nothing was started.
     pub(crate) fn forget(&self, fence: Fence) {
         self.open().jobs.remove(&fence.number());

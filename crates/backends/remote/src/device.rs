@@ -1,37 +1,47 @@
 //! The backend of another machine's memory.
 
-use std::sync::Arc;
+use std::any::Any;
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use transload_hal::{
-    Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError, Cost,
-    Curve, DeviceId, DeviceInfo, DeviceKind, EngineId, Entered, ErrorClass, External, ExternalKind,
-    Fault, Fence, GUEST_KINDS, ImportError, Inventory, Link, LinkClass, LinkId, MemoryId,
-    MemoryInfo, Name, Node, Op, Part, Piece, SubmitError, Use, Uuid, Waited, check_ends,
-    check_fences, link_between,
+    Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
+    Entered, ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory, LinkId,
+    MemoryId, MemoryInfo, Name, Op, Part, SubmitError, Use, Waited, check_ends, check_fences,
+    link_between,
 };
 
+use crate::board::Board;
+use crate::forward::{Forward, Granted, GrantedBytes};
+use crate::inventory::{inventory, links_between_nodes};
 use crate::memory::{Lease, allocate, enter, local, open, share};
-use crate::queue::{Client, End, Line, Operation};
+use crate::queue::{Client, End, Job, Line, Operation};
 use crate::wire::{self, Message};
 use crate::{Options, PrivateKey, PublicKey, Session, SessionError};
-
-/// The kind of the devices that stand for networks.
-pub(crate) const NETWORK: DeviceKind = DeviceKind(Name::constant("net"));
-
-/// Operations of one transfer that keep a session busy: one waits for its answer while others move.
-pub(crate) const DEPTH: u16 = 4;
 
 /// The memory of another machine, as that machine offers it. A backend like any other, whose devices bear the machine's
 /// name: `box2/cuda:0`.
 ///
 /// A buffer is a lease: the other machine frees it when its last view is dropped, when the session ends, and when the other
-/// machine hears nothing any more. The session has a thread of its own.
+/// machine hears nothing any more. The session has a thread of its own. When it has ended, its buffers are lost; the next
+/// allocation connects again.
 #[derive(Debug)]
 pub struct Remote {
-    line: Arc<Line>,
+    node: Name,
+    peer: PublicKey,
+    key: PrivateKey,
+    options: Options,
+    board: Arc<Board>,
+    /// The session of now.
+    line: Mutex<Arc<Line>>,
+    /// Held by the thread that connects again.
+    connecting: Mutex<()>,
     inventory: Inventory,
+    /// It connects to other machines for its clients.
+    forwards: bool,
+    /// The machines to and from which it has links.
+    others: Vec<Arc<Remote>>,
 }
 
 /// Why another machine cannot be used. Names the machine.
@@ -87,37 +97,150 @@ impl Remote {
         peer: PublicKey,
         options: Options,
     ) -> Result<Remote, NodeError> {
-        let failed = |error| NodeError::Session { node, error };
-        let line = Arc::new(Line::new(node, peer));
-        let (told, opened) = mpsc::channel();
-        let client = Client::new(Arc::clone(&line), told);
-        let session = Session::connect(address, key, peer, client, options).map_err(failed)?;
-        line.begin(session);
-        let silent = || SessionError::Silent {
-            address: address.into(),
-            ms: 30_000,
-        };
-        // The limits of the session end the wait sooner, unless the peer says everything but what it offers.
-        let opened = opened.recv_timeout(Duration::from_secs(30));
-        let offered = opened.unwrap_or_else(|_| Err(silent())).map_err(failed)?;
-        let inventory = inventory(node, line.owner(), address, offered)?;
-        Ok(Remote { line, inventory })
+        let board = Arc::new(Board::new(BackendId(node)));
+        let line = Line::new(node, peer, address, Arc::clone(&board));
+        let (line, inventory, forwards) = begin(line, key, options.clone())?;
+        Ok(Remote {
+            node,
+            peer,
+            key: key.clone(),
+            options,
+            board,
+            line: Mutex::new(line),
+            connecting: Mutex::default(),
+            inventory,
+            forwards,
+            others: Vec::new(),
+        })
+    }
+
+    /// Adds links between the memories of this machine and of others, both ways. The bytes go straight from one machine to
+    /// the other: the one with the source connects to the other one at the address by which this process did, with its own
+    /// key, which the other one must allow. A machine that does not connect to others has no links to them.
+    #[must_use]
+    pub fn reaching(mut self, others: Vec<Arc<Remote>>) -> Remote {
+        for other in &others {
+            let (one, two) = (&self.inventory, &other.inventory);
+            let mut links = Vec::new();
+            if self.forwards {
+                links.extend(links_between_nodes(one, two, one.backend));
+            }
+            if other.forwards {
+                links.extend(links_between_nodes(two, one, one.backend));
+            }
+            self.inventory.links.extend(links);
+        }
+        self.others.extend(others);
+        self
+    }
+
+    /// Returns whether the session has not ended, as far as is known.
+    pub fn is_connected(&self) -> bool {
+        self.line().is_open()
+    }
+
+    /// Connects again at `address` if the session has ended. Blocks as [`Remote::connect`] does.
+    ///
+    /// # Errors
+    /// As [`NodeError`] lists, and when a memory is not offered any more.
+    pub fn reconnect(&self, address: &str) -> Result<(), NodeError> {
+        let _connecting = { self.connecting.lock() }.unwrap_or_else(PoisonError::into_inner);
+        if self.is_connected() {
+            return Ok(());
+        }
+        let line = Line::new(self.node, self.peer, address, Arc::clone(&self.board));
+        let (line, offered, _) = begin(line, &self.key, self.options.clone())?;
+        let is_offered =
+            |memory: &&MemoryInfo| offered.memories.iter().any(|of| of.id == memory.id);
+        if let Some(gone) = self.inventory.memories.iter().find(|of| !is_offered(of)) {
+            close(&line);
+            return Err(NodeError::Offer {
+                node: self.node,
+                what: local(gone.id).to_string(),
+                reason: "it is not offered any more".into(),
+            });
+        }
+        *self.current() = line;
+        Ok(())
+    }
+
+    /// Ends the session. Does not block. The next allocation connects again.
+    pub fn close(&self) {
+        close(&self.line());
+    }
+
+    fn current(&self) -> MutexGuard<'_, Arc<Line>> {
+        // The change is whole when it may panic.
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn line(&self) -> Arc<Line> {
+        Arc::clone(&self.current())
+    }
+
+    /// Asks over the session, and over a new one if the last one has ended: what an ended session gave is lost.
+    fn ask<T, E>(
+        &self,
+        failed: impl FnOnce(Fault) -> E,
+        ask: impl Fn(&Arc<Line>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let line = self.line();
+        if line.is_open() {
+            let answer = ask(&line);
+            if answer.is_ok() || line.is_open() {
+                return answer;
+            }
+        }
+        let connected = self.reconnect(&line.address);
+        connected.map_err(|error| failed(Fault::new(ErrorClass::Failed, error.to_string())))?;
+        ask(&self.line())
     }
 
     /// Returns the public key of the other machine.
     pub fn peer(&self) -> PublicKey {
-        self.line.peer
+        self.peer
     }
 
-    fn operation(&self, index: usize, op: &Op<'_>, job: u64) -> Result<Operation, SubmitError> {
+    /// Makes an operation, and returns the line that it begins on.
+    fn operation(
+        &self,
+        index: usize,
+        op: &Op<'_>,
+        job: Job,
+    ) -> Result<(Arc<Line>, Operation), SubmitError> {
         let Op::Copy { src, dst } = op else {
             return Err(SubmitError::Unsupported {
                 index,
                 reason: format!("another machine copies ranges of bytes, and has no {op:?}").into(),
             });
         };
-        let id = self.line.number();
-        let (message, end) = match (self.lease(src), self.lease(dst)) {
+        if let Some(granted) = self.own::<Granted>(dst) {
+            let id = granted.line.number();
+            let operation = Operation {
+                id,
+                job,
+                message: Message::WriteGranted {
+                    id,
+                    token: granted.token,
+                    offset: at(dst),
+                    len: dst.len_bytes,
+                },
+                end: End::Source(host(index, src)?),
+                len_bytes: dst.len_bytes,
+            };
+            return Ok((Arc::clone(&granted.line), operation));
+        }
+        let [from, to] = [src, dst].map(|part| self.own::<Lease>(part));
+        let Some(lease) = to.or(from) else {
+            return Err(SubmitError::Unsupported {
+                index,
+                reason: format!("no end of it lies at {}", self.node).into(),
+            });
+        };
+        let [from, to] = [(from, src), (to, dst)].map(|(own, part)| own.or(part.buffer.native()));
+        let line = lease.line();
+        let id = line.number();
+        let (message, end) = match (from, to) {
             (None, Some(lease)) => {
                 let message = Message::Write {
                     id,
@@ -138,6 +261,11 @@ impl Remote {
                 };
                 (message, End::Destination(host(index, dst)?))
             }
+            (Some(from), Some(to)) if !Arc::ptr_eq(from.line(), to.line()) => {
+                let ends = ((from, at(src)), (to, at(dst)));
+                let operation = Forward::operation(job, ends.0, ends.1, dst.len_bytes);
+                return Ok((Arc::clone(to.line()), operation));
+            }
             (Some(from), Some(to)) => {
                 let message = Message::Copy {
                     id,
@@ -157,22 +285,87 @@ impl Remote {
             (None, None) => {
                 return Err(SubmitError::Unsupported {
                     index,
-                    reason: format!("no end of it lies at {}", self.line.node).into(),
+                    reason: format!("no end of it lies at {}", self.node).into(),
                 });
             }
         };
-        Ok(Operation {
+        let operation = Operation {
             id,
             job,
             message,
             end,
             len_bytes: dst.len_bytes,
-        })
+        };
+        Ok((Arc::clone(line), operation))
     }
 
-    fn lease<'a>(&self, part: &Part<'a>) -> Option<&'a Lease> {
-        let is_own = part.buffer.backend() == BackendId(self.line.node);
+    /// Starts the operations of a submission, or none of them.
+    fn start(&self, via: Option<LinkId>, ops: &[Op<'_>], fence: Fence) -> Result<(), SubmitError> {
+        let mut line = None;
+        let mut operations = Vec::with_capacity(ops.len());
+        for (index, op) in ops.iter().enumerate() {
+            check_ends(via, index, op)?;
+            let (its, operation) = self.operation(index, op, self.job(fence))?;
+            if !Arc::ptr_eq(line.get_or_insert_with(|| Arc::clone(&its)), &its) {
+                return Err(SubmitError::mistake(
+                    "the operations are of several sessions".into(),
+                ));
+            }
+            operations.push(operation);
+        }
+        let Some(line) = line else { return Ok(()) };
+        let count = operations.iter().map(Operation::count).sum();
+        self.board.expect(fence, count);
+        line.start(operations).map_err(SubmitError::Refused)
+    }
+
+    fn job(&self, fence: Fence) -> Job {
+        Job {
+            board: Arc::clone(&self.board),
+            number: fence.number(),
+        }
+    }
+
+    fn own<'a, T: 'static>(&self, part: &Part<'a>) -> Option<&'a T> {
+        let is_own = part.buffer.backend() == BackendId(self.node);
         part.buffer.native().filter(|_| is_own)
+    }
+}
+
+/// Begins a session. Blocks until the other machine has said what it offers.
+fn begin(
+    line: Line,
+    key: &PrivateKey,
+    options: Options,
+) -> Result<(Arc<Line>, Inventory, bool), NodeError> {
+    let (node, line) = (line.node, Arc::new(line));
+    let address = line.address.as_str();
+    let failed = |error| NodeError::Session { node, error };
+    let (told, opened) = mpsc::channel();
+    let client = Client::new(Arc::clone(&line), told);
+    let session = Session::connect(address, key, line.peer, client, options).map_err(failed)?;
+    line.begin(session);
+    let silent = || SessionError::Silent {
+        address: address.into(),
+        ms: 30_000,
+    };
+    // The limits of the session end the wait sooner, unless the peer says everything but what it offers.
+    let opened = opened.recv_timeout(Duration::from_secs(30));
+    let offered = opened.unwrap_or_else(|_| Err(silent())).map_err(failed)?;
+    let forwards = offered.forwards;
+    let inventory = inventory(node, line.owner(), address, offered);
+    match inventory {
+        Ok(inventory) => Ok((line, inventory, forwards)),
+        Err(error) => {
+            close(&line);
+            Err(error)
+        }
+    }
+}
+
+fn close(line: &Line) {
+    if let Some(session) = line.session() {
+        session.close();
     }
 }
 
@@ -192,9 +385,7 @@ fn host(index: usize, part: &Part<'_>) -> Result<transload_hal::HostSpan, Submit
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        if let Some(session) = self.line.session() {
-            session.close();
-        }
+        self.close();
     }
 }
 
@@ -207,24 +398,42 @@ unsafe impl Backend for Remote {
 
     fn allocate(&self, memory: MemoryId, spec: &AllocSpec) -> Result<Buffer, AllocError> {
         match self.inventory.memories.iter().any(|of| of.id == memory) {
-            true => allocate(&self.line, memory, spec),
+            true => self.ask(
+                |fault| AllocError::Failed { memory, fault },
+                |line| allocate(line, memory, spec),
+            ),
             false => Err(AllocError::UnknownMemory { memory }),
         }
     }
 
     fn available_bytes(&self, memory: MemoryId) -> Option<u64> {
         let memory = local(memory).to_string();
-        match self.line.ask(|id| Message::Available { id, memory }) {
+        match self.line().ask(|id| Message::Available { id, memory }) {
             Ok((_, Message::AvailableBytes { bytes, .. })) => bytes,
             _ => None,
         }
     }
 
-    /// Opens memory that another program shares.
+    /// Opens memory that another program shares, or takes in [`GrantedBytes`].
     unsafe fn import(&self, memory: MemoryId, external: External) -> Result<Buffer, ImportError> {
         match external {
             External::Ipc(handle) if handle.kind() == ExternalKind::Remote => {
-                open(&self.line, memory, &handle)
+                let kind = handle.kind();
+                let failed = |fault| ImportError::Failed {
+                    memory,
+                    kind,
+                    fault,
+                };
+                self.ask(failed, |line| open(line, memory, &handle))
+            }
+            External::Object(object) => {
+                let granted = (object as Box<dyn Any>).downcast::<GrantedBytes>();
+                let granted = granted.map_err(|_| ImportError::Unsupported {
+                    memory,
+                    kind: ExternalKind::Object,
+                    reason: "it takes GrantedBytes".into(),
+                })?;
+                Ok(Granted::buffer(self.line(), memory, &granted))
             }
             other => Err(ImportError::Unsupported {
                 memory,
@@ -236,7 +445,7 @@ unsafe impl Backend for Remote {
 
     unsafe fn export(&self, buffer: &Buffer, kind: ExternalKind) -> Result<External, ImportError> {
         if kind == ExternalKind::Remote {
-            return share(&self.line, buffer);
+            return share(buffer);
         }
         Err(ImportError::Unsupported {
             memory: buffer.memory(),
@@ -250,7 +459,7 @@ unsafe impl Backend for Remote {
     }
 
     fn enter(&self, uses: &[Use<'_>]) -> Result<Option<Entered>, Fault> {
-        enter(&self.line, uses)
+        enter(&self.line(), uses)
     }
 
     unsafe fn submit(
@@ -259,32 +468,21 @@ unsafe impl Backend for Remote {
         ops: &[Op<'_>],
         after: &[Fence],
     ) -> Result<Fence, SubmitError> {
-        let board = &self.line.board;
-        check_fences(BackendId(self.line.node), after)?;
+        let board = &self.board;
+        check_fences(BackendId(self.node), after)?;
         if let Some(open) = after.iter().find(|fence| board.is_open(fence)) {
             return Err(SubmitError::unawaited(open));
         }
-        let check = |(index, op)| {
-            check_ends(via, index, op)?;
-            self.operation(index, op, 0)
-        };
-        let operations: Result<Vec<_>, _> = ops.iter().enumerate().map(check).collect();
-        let mut operations = operations?;
-        let fence = board.begin(operations.len(), 0)?;
-        for operation in &mut operations {
-            operation.job = fence.number();
+        let fence = board.begin(ops.len(), 0)?;
+        let started = self.start(via, ops, fence);
+        if started.is_err() {
+            board.forget(fence);
         }
-        match self.line.start(operations) {
-            Ok(()) => Ok(fence),
-            Err(fault) => {
-                board.forget(fence);
-                Err(SubmitError::Refused(fault))
-            }
-        }
+        started.map(|()| fence)
     }
 
     fn attach(&self, sink: Arc<dyn CompletionSink>) -> bool {
-        self.line.board.attach(sink)
+        self.board.attach(sink)
     }
 
     fn completes_unattended(&self) -> bool {
@@ -294,147 +492,25 @@ unsafe impl Backend for Remote {
     fn pump(&self) {}
 
     fn wait(&self, fence: Fence, limit: Duration) -> Waited {
-        self.line.board.wait(&[fence], limit)
+        self.board.wait(&[fence], limit)
     }
 
     fn wait_any(&self, fences: &[Fence], limit: Duration) -> Waited {
-        self.line.board.wait(fences, limit)
+        self.board.wait(fences, limit)
     }
 
     fn progress(&self, fence: Fence) -> u64 {
-        self.line.board.progress(fence)
+        self.board.progress(fence)
     }
 
     /// Asks the other machine to stop. No leading bytes are known until it has answered.
     fn stop(&self, fence: Fence) -> u64 {
-        self.line.stop(fence.number());
+        let job = self.job(fence);
+        // Of a copy between two machines, the line of the destination may be either's.
+        for other in &self.others {
+            other.line().stop(job.clone());
+        }
+        self.line().stop(job);
         0
     }
-}
-
-/// Checks what the other machine offers, and describes it under the name that the machine has here.
-fn inventory(
-    node: Name,
-    owner: [u8; 16],
-    address: &str,
-    offered: wire::Inventory,
-) -> Result<Inventory, NodeError> {
-    let refused = |what: &str, reason: &dyn std::fmt::Display| NodeError::Offer {
-        node,
-        what: what.into(),
-        reason: reason.to_string(),
-    };
-    let (at, backend) = (Node::named(node), BackendId(node));
-    let network = DeviceId::new(NETWORK, 0).at(at);
-    let mut all = Inventory {
-        backend,
-        devices: vec![DeviceInfo {
-            id: network,
-            backend,
-            name: format!("TLS 1.3 to {address}"),
-            // Processors encrypt.
-            software: true,
-            simulated: false,
-            memory_bytes: None,
-            driver: None,
-            uuid: Some(Uuid(owner)),
-            pci: None,
-            numa_node: None,
-        }],
-        memories: Vec::new(),
-        links: Vec::new(),
-        lacks: Vec::new(),
-        transform: None,
-    };
-    for device in offered.devices {
-        let id: DeviceId = (device.id.parse()).map_err(|error| refused(&device.id, &error))?;
-        if !id.node.is_here() {
-            return Err(refused(&device.id, &"it belongs to a third machine"));
-        }
-        all.devices.push(DeviceInfo {
-            id: id.at(at),
-            backend,
-            name: device.name,
-            software: device.software,
-            simulated: device.simulated,
-            memory_bytes: device.memory_bytes,
-            driver: device.driver,
-            // Devices are named by UUIDs here, and this machine may be that one.
-            uuid: None,
-            pci: None,
-            numa_node: None,
-        });
-    }
-    let engine = |index| EngineId {
-        device: network,
-        index,
-    };
-    for memory in offered.memories {
-        let id: MemoryId = (memory.id.parse()).map_err(|error| refused(&memory.id, &error))?;
-        let id = id.device.at(at).memory(id.kind);
-        if !all.devices.iter().any(|device| device.id == id.device) {
-            return Err(refused(&memory.id, &"its device was not listed"));
-        }
-        all.memories.push(MemoryInfo {
-            id,
-            backend,
-            total_bytes: memory.total_bytes,
-            max_alloc_bytes: memory.max_alloc_bytes,
-            alignment: memory.alignment,
-            host_addressable: false,
-            staging: false,
-        });
-        let [into, out_of] = [&memory.into, &memory.out_of].map(|pieces| curve(pieces));
-        let into = into.map_err(|error| refused(&memory.id, &error))?;
-        let out_of = out_of.map_err(|error| refused(&memory.id, &error))?;
-        for kind in GUEST_KINDS {
-            let here = DeviceId::CPU0.memory(kind);
-            for (src, dst, index, there) in [(here, id, 0, &into), (id, here, 1, &out_of)] {
-                all.links.push(Link {
-                    id: LinkId {
-                        src,
-                        dst,
-                        engine: engine(index),
-                        access: Access::Native,
-                    },
-                    backend,
-                    class: LinkClass::Network,
-                    cost: there.clone(),
-                    pitched: false,
-                    depth: DEPTH,
-                });
-            }
-        }
-    }
-    // The other machine copies among its own memories.
-    let memories: Vec<MemoryId> = all.memories.iter().map(|memory| memory.id).collect();
-    for src in &memories {
-        for dst in &memories {
-            all.links.push(Link {
-                id: LinkId {
-                    src: *src,
-                    dst: *dst,
-                    engine: EngineId {
-                        device: dst.device,
-                        index: 0,
-                    },
-                    access: Access::Native,
-                },
-                backend,
-                class: LinkClass::Network,
-                cost: Curve::from(Cost::from_rate(50_000, 10_000_000_000)),
-                pitched: false,
-                depth: DEPTH,
-            });
-        }
-    }
-    Ok(all)
-}
-
-fn curve(pieces: &[wire::Piece]) -> Result<Curve, String> {
-    let pieces = pieces.iter().map(|piece| Piece {
-        from_bytes: piece.from_bytes,
-        cost: Cost::from_rate(piece.fixed_ns, piece.bytes_per_second.max(1)),
-    });
-    Curve::new(pieces.collect()).map_err(|error| error.to_string())
 }

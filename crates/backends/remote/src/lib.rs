@@ -15,6 +15,8 @@
 mod board;
 mod buffer;
 mod device;
+mod forward;
+mod inventory;
 mod key;
 mod listener;
 mod memory;
@@ -30,6 +32,7 @@ pub mod ucx;
 pub mod wire;
 
 pub use device::{NodeError, Remote};
+pub use forward::GrantedBytes;
 pub use key::{KeyError, PrivateKey, PublicKey, fill_random};
 pub use listener::Listener;
 pub use pipe::{Event, Pipe, PipeError};

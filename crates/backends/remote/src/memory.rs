@@ -8,7 +8,8 @@ use transload_hal::{
     ImportError, IpcHandle, MemoryId, Node, Span, StorageId, StorageInfo, Use, Uuid,
 };
 
-use crate::queue::{End, Line, Operation};
+use crate::forward::Granted;
+use crate::queue::{End, Job, Line, Operation};
 use crate::wire::{self, Message};
 
 /// A view of memory at another machine.
@@ -48,6 +49,11 @@ impl Lease {
     /// Returns the number of the lease in its session.
     pub(crate) fn id(&self) -> u64 {
         self.held.id
+    }
+
+    /// Returns the session that has the lease.
+    pub(crate) fn line(&self) -> &Arc<Line> {
+        &self.held.line
     }
 
     /// Returns the number of the transfer's place in the order; 0 where it needs none.
@@ -117,6 +123,10 @@ fn buffer(
 
 /// Gives a transfer its place in the other machine's order, if others use one of its ends, too.
 pub(crate) fn enter(line: &Arc<Line>, uses: &[Use<'_>]) -> Result<Option<Entered>, Fault> {
+    let is_granted = |part: &Use<'_>| part.part.buffer.native::<Granted>().is_some();
+    if uses.iter().any(is_granted) {
+        return Ok(None);
+    }
     let lease = |part: &Use<'_>| {
         let lease = part.part.buffer.native::<Lease>();
         lease.map(|lease| Arc::clone(&lease.held))
@@ -129,6 +139,16 @@ pub(crate) fn enter(line: &Arc<Line>, uses: &[Use<'_>]) -> Result<Option<Entered
     if !leases.iter().any(|of| of.is_shared.load(Ordering::Acquire)) {
         return Ok(None);
     }
+    // The session of the leases, which may not be the one of now.
+    let line = leases.first().map_or(line, |lease| &lease.line);
+    if let Some(other) = leases.iter().find(|of| !Arc::ptr_eq(&of.line, line)) {
+        let message = format!(
+            "the sessions of leases {} and {} differ",
+            leases[0].id, other.id
+        );
+        return Err(Fault::new(ErrorClass::Caller, message));
+    }
+    let line = &Arc::clone(line);
     let id = line.number();
     let told = { uses.iter().zip(&leases) }.map(|(part, held)| wire::Use {
         lease: held.id,
@@ -146,7 +166,10 @@ pub(crate) fn enter(line: &Arc<Line>, uses: &[Use<'_>]) -> Result<Option<Entered
         .map_err(transload_hal::SubmitError::into_fault)?;
     let operation = Operation {
         id,
-        job: fence.number(),
+        job: Job {
+            board: Arc::clone(&line.board),
+            number: fence.number(),
+        },
         message,
         end: End::There,
         len_bytes: 0,
@@ -175,7 +198,7 @@ pub(crate) fn enter(line: &Arc<Line>, uses: &[Use<'_>]) -> Result<Option<Entered
 }
 
 /// Lets others use a buffer, too. Blocks until the other machine has answered.
-pub(crate) fn share(line: &Arc<Line>, buffer: &Buffer) -> Result<External, ImportError> {
+pub(crate) fn share(buffer: &Buffer) -> Result<External, ImportError> {
     let (memory, kind) = (buffer.memory(), ExternalKind::Remote);
     let failed = |fault| ImportError::Failed {
         memory,
@@ -185,6 +208,7 @@ pub(crate) fn share(line: &Arc<Line>, buffer: &Buffer) -> Result<External, Impor
     let Some(lease) = buffer.native::<Lease>() else {
         return Err(ImportError::UnknownMemory { memory });
     };
+    let line = lease.line();
     let lease_id = lease.id();
     let (_, answer) = line
         .ask(|id| Message::Share {

@@ -6,9 +6,10 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use transload_hal::{BackendId, ErrorClass, Fault, HostSpan, Name, Outcome};
+use transload_hal::{ErrorClass, Fault, HostSpan, Name, Outcome};
 
 use crate::board::Board;
+use crate::forward::Forward;
 use crate::wire::{self, Message, ProtocolError};
 use crate::{Event, Handler, Peer, Pipe, PublicKey, SessionError, SessionHandle};
 
@@ -20,7 +21,9 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) struct Line {
     pub(crate) node: Name,
     pub(crate) peer: PublicKey,
-    pub(crate) board: Board,
+    /// Where this process reaches the machine, and where other machines that forward to it are told to.
+    pub(crate) address: String,
+    pub(crate) board: Arc<Board>,
     commands: Mutex<Commands>,
     session: OnceLock<SessionHandle>,
     /// The number of the next request, operation or lease.
@@ -43,22 +46,59 @@ enum Command {
     },
     Start(Operation),
     /// The operations of a submission.
-    Stop(u64),
+    Stop(Job),
+    /// One operation.
+    Halt(u64),
     Leave(u64),
+}
+
+/// A submission, to which an operation belongs.
+#[derive(Clone)]
+pub(crate) struct Job {
+    /// That of the backend which took the submission: operations between two machines are on the lines of both.
+    pub(crate) board: Arc<Board>,
+    /// The number of its fence.
+    pub(crate) number: u64,
+}
+
+impl Job {
+    /// As [`Board::end`].
+    pub(crate) fn end(&self, outcome: Outcome) {
+        self.board.end(self.number, outcome);
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.board.advance(self.number, bytes);
+    }
+}
+
+impl PartialEq for Job {
+    fn eq(&self, other: &Job) -> bool {
+        Arc::ptr_eq(&self.board, &other.board) && self.number == other.number
+    }
 }
 
 /// An operation that the other machine is asked for.
 pub(crate) struct Operation {
     pub(crate) id: u64,
-    /// The number of its submission's fence.
-    pub(crate) job: u64,
+    pub(crate) job: Job,
     pub(crate) message: Message,
     pub(crate) end: End,
     pub(crate) len_bytes: u64,
 }
 
+impl Operation {
+    /// Returns how many operations of the board it is.
+    pub(crate) fn count(&self) -> usize {
+        match self.end {
+            End::Grant(_) => 2,
+            _ => 1,
+        }
+    }
+}
+
 /// The end of an operation that lies in this process.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) enum End {
     /// Its bytes go out.
     Source(HostSpan),
@@ -66,6 +106,31 @@ pub(crate) enum End {
     Destination(HostSpan),
     /// Both ends are at the other machine.
     There,
+    /// The destination is at the other machine, and the source at a third one.
+    Grant(Arc<Forward>),
+    /// The source is at the other machine, and the destination at a third one, which has granted it.
+    Granted(Arc<Forward>),
+}
+
+impl End {
+    /// Returns whether the operation is to be stopped on its own line.
+    fn takes_stop(&self) -> bool {
+        match self {
+            End::Grant(forward) => forward.handle_stop(),
+            _ => true,
+        }
+    }
+
+    /// Has an operation that has ended tell its other half.
+    fn tell_other_half(&self, is_done: bool) {
+        match self {
+            // The machine that copies learns at the same time that all has arrived.
+            End::Grant(_) if is_done => {}
+            End::Grant(forward) => forward.handle_grant_ended(),
+            End::Granted(forward) => forward.handle_copy_ended(),
+            End::Source(_) | End::Destination(_) | End::There => {}
+        }
+    }
 }
 
 impl std::fmt::Debug for Line {
@@ -75,11 +140,12 @@ impl std::fmt::Debug for Line {
 }
 
 impl Line {
-    pub(crate) fn new(node: Name, peer: PublicKey) -> Line {
+    pub(crate) fn new(node: Name, peer: PublicKey, address: &str, board: Arc<Board>) -> Line {
         Line {
             node,
             peer,
-            board: Board::new(BackendId(node)),
+            address: address.into(),
+            board,
             commands: Mutex::default(),
             session: OnceLock::new(),
             next: AtomicU64::new(1),
@@ -166,8 +232,18 @@ impl Line {
         let _ = self.push(Command::Leave(reservation));
     }
 
-    pub(crate) fn stop(&self, job: u64) {
+    pub(crate) fn stop(&self, job: Job) {
         let _ = self.push(Command::Stop(job));
+    }
+
+    /// Stops one operation, if it is under way.
+    pub(crate) fn halt(&self, id: u64) {
+        let _ = self.push(Command::Halt(id));
+    }
+
+    /// Returns whether the session has not ended.
+    pub(crate) fn is_open(&self) -> bool {
+        self.commands().closed.is_none()
     }
 
     pub(crate) fn session(&self) -> Option<&SessionHandle> {
@@ -194,7 +270,7 @@ pub(crate) struct Client {
 
 /// An operation that the other machine was asked for.
 struct Asked {
-    job: u64,
+    job: Job,
     end: End,
     len_bytes: u64,
     /// Bytes that have come in.
@@ -220,6 +296,11 @@ impl Client {
             end,
             len_bytes,
         } = operation;
+        if let End::Destination(span) = end {
+            // SAFETY: the submission keeps the operand valid until its fence settles, which is after the range is given
+            // up or complete.
+            unsafe { pipe.expect(id, 0, span) };
+        }
         let asked = Asked {
             job,
             end,
@@ -227,11 +308,6 @@ impl Client {
             arrived: 0,
         };
         self.operations.insert(id, asked);
-        if let End::Destination(span) = end {
-            // SAFETY: the submission keeps the operand valid until its fence settles, which is after the range is given
-            // up or complete.
-            unsafe { pipe.expect(id, 0, span) };
-        }
         pipe.send(&message)
     }
 
@@ -276,7 +352,9 @@ impl Client {
                 Outcome::Failed(fault)
             }
         };
-        self.line.board.end(asked.job, outcome);
+        let is_done = matches!(outcome, Outcome::Done);
+        asked.job.end(outcome);
+        asked.end.tell_other_half(is_done);
         Ok(())
     }
 
@@ -320,10 +398,20 @@ impl Client {
             // The transfer's turn; it may have been given up meanwhile.
             Message::Entered { id } => {
                 if let Some(asked) = self.operations.remove(&id) {
-                    self.line.board.end(asked.job, Outcome::Done);
+                    asked.job.end(Outcome::Done);
                 }
                 Ok(())
             }
+            Message::Granted { id, token } => match self.operations.get(&id) {
+                Some(Asked {
+                    end: End::Grant(forward),
+                    ..
+                }) => {
+                    forward.handle_granted(token);
+                    Ok(())
+                }
+                _ => Err(unknown(id)),
+            },
             other => Err(misplaced(format!("a client is not sent {}", other.name()))),
         }
     }
@@ -340,13 +428,13 @@ impl Handler for Client {
             Event::Arrived { op, len, .. } => {
                 if let Some(asked) = self.operations.get_mut(&op) {
                     asked.arrived += len;
-                    self.line.board.advance(asked.job, len);
+                    asked.job.advance(len);
                 }
                 Ok(())
             }
             Event::Sent { op, len, .. } => {
                 if let Some(asked) = self.operations.get(&op) {
-                    self.line.board.advance(asked.job, len);
+                    asked.job.advance(len);
                 }
                 Ok(())
             }
@@ -369,15 +457,21 @@ impl Handler for Client {
                 Command::Start(operation) => self.start(operation, pipe)?,
                 Command::Leave(reservation) => {
                     if let Some(asked) = self.operations.remove(&reservation) {
-                        let outcome = Outcome::Stopped { leading_bytes: 0 };
-                        self.line.board.end(asked.job, outcome);
+                        asked.job.end(Outcome::Stopped { leading_bytes: 0 });
                     }
                     pipe.send(&Message::Leave { reservation })?;
                 }
+                Command::Halt(id) => {
+                    if self.operations.contains_key(&id) {
+                        pipe.send(&Message::Stop { id })?;
+                    }
+                }
                 Command::Stop(job) => {
                     let of_it = self.operations.iter().filter(|(_, asked)| asked.job == job);
-                    for (id, _) in of_it {
-                        pipe.send(&Message::Stop { id: *id })?;
+                    for (id, asked) in of_it {
+                        if asked.end.takes_stop() {
+                            pipe.send(&Message::Stop { id: *id })?;
+                        }
                     }
                 }
             }
@@ -393,9 +487,8 @@ impl Handler for Client {
             std::mem::take(&mut commands.waiting)
         };
         for (_, asked) in self.operations.drain() {
-            self.line
-                .board
-                .end(asked.job, Outcome::Failed(fault.clone()));
+            asked.job.end(Outcome::Failed(fault.clone()));
+            asked.end.tell_other_half(false);
         }
         for (_, question) in self.questions.drain() {
             let _ = question.send(Err(fault.clone()));
@@ -403,14 +496,13 @@ impl Handler for Client {
         for command in self.taken.drain(..).chain(waiting) {
             match command {
                 Command::Start(operation) => {
-                    self.line
-                        .board
-                        .end(operation.job, Outcome::Failed(fault.clone()));
+                    operation.job.end(Outcome::Failed(fault.clone()));
+                    operation.end.tell_other_half(false);
                 }
                 Command::Ask { answer, .. } => {
                     let _ = answer.send(Err(fault.clone()));
                 }
-                Command::Tell(_) | Command::Stop(_) | Command::Leave(_) => {}
+                Command::Tell(_) | Command::Stop(_) | Command::Halt(_) | Command::Leave(_) => {}
             }
         }
         if let Some(opened) = self.opened.take() {

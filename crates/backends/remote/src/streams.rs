@@ -14,7 +14,7 @@ use transload_hal::{
 };
 
 use crate::board::Board;
-use crate::device::{DEPTH, NETWORK};
+use crate::inventory::{DEPTH, NETWORK};
 use crate::wire::{Message, ProtocolError};
 use crate::{Event, Pipe, SessionHandle};
 

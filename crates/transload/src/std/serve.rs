@@ -1,7 +1,10 @@
 //! Offers memories of this machine to other machines.
 
+mod forward;
+mod grant;
 mod guest;
 mod order;
+mod ready;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,6 +20,7 @@ use transload_remote::{
 };
 
 use crate::{Error, TransferManager};
+use forward::Nodes;
 use guest::Guest;
 use order::Order;
 
@@ -37,6 +41,12 @@ pub struct ServeOptions {
     pub offer: Vec<Place>,
     /// How many bytes all of them together may hold at once.
     pub limit_bytes: u64,
+    /// Lets clients have this machine connect to other nodes, at addresses and with keys that the clients name, and write
+    /// bytes there that those nodes have granted. The other nodes must allow this server's key. If `false`, clients copy
+    /// through themselves. `true`.
+    ///
+    /// Such a node is a backend of the manager, `n` and the first digits of its key, as long as the manager lives.
+    pub forward: bool,
     /// The limits of sessions.
     pub session: transload_remote::Options,
 }
@@ -50,6 +60,7 @@ impl ServeOptions {
             allow: Vec::new(),
             offer: Vec::new(),
             limit_bytes,
+            forward: true,
             session: transload_remote::Options::default(),
         }
     }
@@ -116,6 +127,8 @@ pub(crate) struct Serving {
     leases: AtomicU64,
     sessions: Mutex<Sessions>,
     order: Mutex<Order>,
+    /// `None` if this machine does not connect to other nodes.
+    nodes: Option<Arc<Nodes>>,
 }
 
 #[derive(Default)]
@@ -160,6 +173,9 @@ impl Drop for Server {
         };
         open.iter().for_each(SessionHandle::close);
         open.iter().for_each(SessionHandle::join);
+        if let Some(nodes) = &self.serving.nodes {
+            nodes.close();
+        }
     }
 }
 
@@ -225,12 +241,14 @@ impl Serving {
                 })
                 .collect(),
             memories: memories.collect(),
+            forwards: self.nodes.is_some(),
         }
     }
 
     /// Returns what a copy between two memories costs by this machine's plans, in straight pieces between a few sizes.
     fn cost(&self, src: MemoryId, dst: MemoryId) -> Vec<wire::Piece> {
-        const SIZES: [u64; 5] = [0, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
+        // No copy of 0 bytes is planned, so none has a price.
+        const SIZES: [u64; 5] = [1, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
         let predicted = |bytes| {
             let explained = self.manager.explain_places(src.into(), dst.into(), bytes);
             explained.ok()?.chosen.predicted_ns
@@ -244,7 +262,7 @@ impl Serving {
             let rate = u128::from(bytes) * 1_000_000_000 / u128::from(ns);
             let before = u128::from(from) * u128::from(ns) / u128::from(bytes);
             wire::Piece {
-                from_bytes: from,
+                from_bytes: if from == 1 { 0 } else { from },
                 fixed_ns: from_ns.saturating_sub(u64::try_from(before).unwrap_or(u64::MAX)),
                 bytes_per_second: u64::try_from(rate).unwrap_or(u64::MAX),
             }
@@ -331,6 +349,8 @@ impl TransferManager {
             leases: AtomicU64::new(1),
             sessions: Mutex::default(),
             order: Mutex::default(),
+            nodes: (options.forward)
+                .then(|| Nodes::new(self.clone(), options.key.clone(), options.session.clone())),
         });
         let address = listener.address();
         let thread = {
@@ -356,6 +376,13 @@ impl TransferManager {
     /// Connects to a machine that [serves](TransferManager::serve), and calls it `node`: its memories are places from now
     /// on, as in `box2/cuda:0`. Blocks until the other machine has said what it offers, at most about 10 s.
     ///
+    /// Copies between two such machines go straight from one to the other where [`ServeOptions::forward`] of the one with the
+    /// source allows it: it connects to the other one at the `address` that was given here, with its own key, which the other
+    /// one must allow. If it cannot, the bytes go through this process.
+    ///
+    /// When the session ends, for whatever reason, the buffers at that machine are lost. The next allocation there connects
+    /// again.
+    ///
     /// # Errors
     /// When a backend or machine has that name; when the other machine cannot be reached, has another key, does not allow
     /// this machine's key, or speaks another version.
@@ -371,8 +398,9 @@ impl TransferManager {
             return Err(crate::RegisterError::Duplicate { backend }.into());
         }
         let options = transload_remote::Options::default();
+        let others = self.backends_of::<Remote>();
         let remote = Remote::connect(node, address, key, peer, options)?;
-        self.register_backend(remote)?;
+        self.register_backend(remote.reaching(others))?;
         Ok(())
     }
 }

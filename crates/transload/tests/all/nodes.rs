@@ -13,6 +13,7 @@ use transload::{
 
 use crate::dice::Dice;
 
+mod forward;
 mod raw;
 
 const NODE: Name = Name::constant("box2");
@@ -30,13 +31,17 @@ fn manager() -> TransferManager {
 }
 
 fn serve(limit_bytes: u64) -> Served {
+    serve_as(PrivateKey::generate().unwrap(), limit_bytes, |_| {})
+}
+
+fn serve_as(key: PrivateKey, limit_bytes: u64, change: impl FnOnce(&mut ServeOptions)) -> Served {
     let (manager, client) = (manager(), PrivateKey::generate().unwrap());
-    let key = PrivateKey::generate().unwrap();
     let public = key.public();
     let mut options = ServeOptions::new(key, limit_bytes);
     options.allow.push(client.public());
     options.offer.push("cpu:0".parse().unwrap());
     options.offer.push("cpu:0/shared".parse().unwrap());
+    change(&mut options);
     Served {
         server: manager.serve(options).unwrap(),
         manager,
@@ -59,7 +64,12 @@ impl Served {
 
     /// Turns until the other side's leases and sessions have gone.
     fn wait_until_empty(&self) {
-        while self.server.used_bytes() > 0 || self.server.sessions() > 0 {
+        self.wait_until_empty_but(0);
+    }
+
+    /// The same, but for some sessions.
+    fn wait_until_empty_but(&self, sessions: usize) {
+        while self.server.used_bytes() > 0 || self.server.sessions() > sessions {
             std::thread::yield_now();
         }
         self.manager.wait_idle();

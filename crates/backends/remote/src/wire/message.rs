@@ -165,6 +165,40 @@ pub enum Message {
         /// How many bytes.
         len: u64,
     },
+    /// Client: let another session, which knows the answer's token, write some bytes of a lease, as one operation of this
+    /// session. Answered by `Granted` or `Refused`. Ends with `Ended` once all the bytes were written, a write failed, or
+    /// `Stop` came, and nothing writes by it any more. The end of the session ends it, too.
+    Grant {
+        /// The operation.
+        id: u64,
+        /// The transfer that it is of.
+        reservation: u64,
+        /// Where the bytes go.
+        lease: u64,
+        /// The first byte in the lease.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+    },
+    /// Server: the bytes may be written.
+    Granted {
+        /// The operation.
+        id: u64,
+        /// A session that knows it can write the bytes.
+        token: [u8; 16],
+    },
+    /// Client: as `Write`, to bytes that another session has granted. Writes of one grant may have no more bytes together
+    /// than the grant.
+    WriteGranted {
+        /// The operation.
+        id: u64,
+        /// The token of the grant.
+        token: [u8; 16],
+        /// The first byte in the grant.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+    },
     /// Server: the operation has ended, and no longer touches a byte.
     Ended {
         /// The operation.
@@ -197,6 +231,8 @@ pub struct Inventory {
     /// Memories of those, in which the client can allocate.
     #[serde(deserialize_with = "sparing")]
     pub memories: Vec<Memory>,
+    /// Whether it connects to other nodes, for a `Copy` to bytes that they have granted.
+    pub forwards: bool,
 }
 
 /// A device, by its name at the server.
@@ -273,18 +309,14 @@ pub struct Place {
 pub enum Destination {
     /// To a lease of the same node.
     Lease(Place),
-    /// To a lease of another node, to which the source's node connects.
+    /// To bytes that another node has granted. The source's node connects to it.
     Node {
         /// The other node, `host:port`.
         address: String,
         /// The other node's public key.
         key: [u8; 32],
-        /// The token of the lease.
+        /// The token of the grant, which has as many bytes as the `Copy`.
         token: [u8; 16],
-        /// The token of the transfer's reservation at the other node.
-        reservation_token: [u8; 16],
-        /// The first byte in the lease.
-        offset: u64,
     },
 }
 
@@ -345,6 +377,9 @@ impl Message {
             Message::Go { .. } => "Go",
             Message::Read { .. } => "Read",
             Message::Copy { .. } => "Copy",
+            Message::Grant { .. } => "Grant",
+            Message::Granted { .. } => "Granted",
+            Message::WriteGranted { .. } => "WriteGranted",
             Message::Ended { .. } => "Ended",
             Message::Stop { .. } => "Stop",
             Message::Ping => "Ping",

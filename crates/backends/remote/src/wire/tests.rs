@@ -169,7 +169,7 @@ pub(crate) fn mutate(bytes: &mut Vec<u8>, numbers: &mut Numbers) {
 pub(crate) fn message(numbers: &mut Numbers) -> Message {
     let [id, lease, offset, len] = [(); 4].map(|()| number(numbers));
     let reservation = id ^ 1;
-    match numbers.below(24) {
+    match numbers.below(27) {
         0 => Message::Hello {
             version: id as u16,
             trusted_network: id % 2 == 0,
@@ -177,6 +177,7 @@ pub(crate) fn message(numbers: &mut Numbers) -> Message {
         1 => Message::Inventory(Inventory {
             devices: (0..numbers.below(4)).map(|_| device(numbers)).collect(),
             memories: (0..numbers.below(4)).map(|_| memory(numbers)).collect(),
+            forwards: id % 2 == 0,
         }),
         2 => Message::Allocate {
             id,
@@ -233,8 +234,6 @@ pub(crate) fn message(numbers: &mut Numbers) -> Message {
                     address: text(numbers),
                     key: numbers.bytes(32).try_into().unwrap(),
                     token: token(numbers),
-                    reservation_token: token(numbers),
-                    offset,
                 },
             },
             len,
@@ -252,6 +251,23 @@ pub(crate) fn message(numbers: &mut Numbers) -> Message {
         18 => Message::Ping,
         19 => Message::Pong,
         20 => Message::Share { id, lease },
+        23 => Message::Grant {
+            id,
+            reservation,
+            lease,
+            offset,
+            len,
+        },
+        24 => Message::Granted {
+            id,
+            token: token(numbers),
+        },
+        25 => Message::WriteGranted {
+            id,
+            token: token(numbers),
+            offset,
+            len,
+        },
         21 => Message::Shared {
             id,
             token: token(numbers),

@@ -1,23 +1,25 @@
 //! One session of another machine: its leases, and its operations under way.
 
-use std::collections::{HashMap, VecDeque};
-use std::future::Future;
-use std::pin::Pin;
-use std::string::ToString;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+mod operations;
 
-use transload_core::{MemoryId, Shape, Ticket};
+use std::collections::HashMap;
+use std::string::ToString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use transload_core::{MemoryId, Shape};
 use transload_hal::{AllocSpec, ErrorClass, Fault};
 use transload_remote::wire::{self, Message, Outcome, ProtocolError};
 use transload_remote::{
-    Event, Handler, Payload, Peer, Pipe, STREAMS, SessionError, SessionHandle, misplaced, unknown,
+    Event, GrantedBytes, Handler, Payload, Peer, Pipe, PublicKey, SessionError, misplaced, unknown,
 };
 
-use super::order::Reserved;
+use super::grant::Grant;
+use super::order::{Place, Reserved};
+use super::ready::{Link, News, Ready};
 use super::{Charge, Serving};
-use crate::{Buffer, Error, Region, Request, Transfer, TransferError};
+use crate::{Buffer, Error, Region};
+use operations::{Held, Running, Work};
 
 /// The most operations of a session that may be under way, and the most leases.
 const MOST_OPERATIONS: usize = 4096;
@@ -31,12 +33,13 @@ pub(super) struct Guest {
     leases: HashMap<u64, Arc<Leased>>,
     reservations: HashMap<u64, Reservation>,
     operations: HashMap<u64, Running>,
+    grants: HashMap<u64, Arc<Grant>>,
     ready: Arc<Ready>,
 }
 
 /// Memory that peers have allocated.
 pub(super) struct Leased {
-    buffer: Buffer,
+    pub(super) buffer: Buffer,
     number: u64,
     /// Other sessions may use it, too, so each transfer has a place in the order.
     is_shared: AtomicBool,
@@ -46,71 +49,14 @@ pub(super) struct Leased {
 
 /// A transfer's place in the order.
 struct Reservation {
-    ticket: Ticket,
+    /// Operations that are under way hold it, too.
+    place: Arc<Place>,
     uses: Vec<Reserved>,
     has_turn: bool,
-    /// Operations of the transfer that are under way.
-    operations: usize,
-    /// The peer has given it up.
-    is_left: bool,
 }
 
-/// An operation under way. Holds what it touches.
-struct Running {
-    transfer: Transfer,
-    waker: Waker,
-    reservation: u64,
-    /// Held while it is under way.
-    _leases: Vec<Arc<Leased>>,
-}
-
-/// The operations whose transfers may be over, and the places in the order whose turn has come.
-#[derive(Default)]
-pub(super) struct Ready {
-    ids: Mutex<VecDeque<u64>>,
-    session: OnceLock<SessionHandle>,
-}
-
-/// Wakes the session for one of its operations.
-struct Woken {
-    ready: Arc<Ready>,
-    id: u64,
-}
-
-impl Wake for Woken {
-    fn wake(self: Arc<Woken>) {
-        self.ready.tell(self.id);
-    }
-}
-
-impl Ready {
-    /// Has the session look at an operation or a place in the order.
-    pub(super) fn tell(&self, id: u64) {
-        let ids = self.ids.lock();
-        ids.unwrap_or_else(PoisonError::into_inner).push_back(id);
-        if let Some(session) = self.session.get() {
-            session.wake();
-        }
-    }
-
-    fn pop(&self) -> Option<u64> {
-        let ids = self.ids.lock();
-        ids.unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
-}
-
-/// What must know the session's handle.
-pub(super) struct Link {
-    ready: Arc<Ready>,
-    feed: Arc<transload_remote::Feed>,
-}
-
-impl Link {
-    pub(super) fn begin(&self, session: SessionHandle) {
-        let _ = self.ready.session.set(session.clone());
-        self.feed.begin(session);
-    }
-}
+/// Bytes of a lease, and the place in the order of the transfer that touches them.
+type Part = (Arc<Leased>, Option<Arc<Place>>, Region);
 
 impl Guest {
     pub(super) fn new(serving: Arc<Serving>, number: u64) -> Guest {
@@ -121,6 +67,7 @@ impl Guest {
             leases: HashMap::new(),
             reservations: HashMap::new(),
             operations: HashMap::new(),
+            grants: HashMap::new(),
             ready: Arc::default(),
         }
     }
@@ -162,9 +109,7 @@ impl Guest {
     /// Lets other sessions use a lease. Returns the token by which they open it.
     fn share(&self, lease: u64) -> Result<[u8; 16], Fault> {
         let lease = self.lease(lease)?;
-        let mut token = [0; 16];
-        transload_remote::fill_random(&mut token)
-            .map_err(|reason| Fault::new(ErrorClass::Failed, reason.to_string()))?;
+        let token = token()?;
         lease.is_shared.store(true, Ordering::Release);
         self.serving.order().share(token, lease);
         Ok(token)
@@ -187,7 +132,7 @@ impl Guest {
 
     /// Gives a transfer a place in the order. Returns whether its turn has come.
     fn enter(&mut self, id: u64, uses: &[wire::Use]) -> Result<bool, Fault> {
-        if self.reservations.contains_key(&id) || self.reservations.len() >= MOST_OPERATIONS {
+        if self.is_used(id) || self.reservations.len() >= MOST_OPERATIONS {
             return Err(mistake(format!(
                 "place {id} exists, or {MOST_OPERATIONS} do"
             )));
@@ -204,37 +149,39 @@ impl Guest {
         let uses: Vec<Reserved> = uses.iter().map(reserved).collect::<Result<_, Fault>>()?;
         let (ticket, has_turn) = self.serving.order().enter(&uses, &self.ready, id)?;
         let reservation = Reservation {
-            ticket,
+            place: Arc::new(Place {
+                serving: Arc::clone(&self.serving),
+                ticket,
+            }),
             uses,
             has_turn,
-            operations: 0,
-            is_left: false,
         };
         self.reservations.insert(id, reservation);
         Ok(has_turn)
     }
 
-    /// Gives a place in the order up, unless operations of it are under way: they give it up with the last of them.
-    fn leave(&mut self, id: u64) {
-        if let Some(reservation) = self.reservations.get_mut(&id) {
-            reservation.is_left = true;
-            if reservation.operations == 0 {
-                let ticket = reservation.ticket;
-                self.reservations.remove(&id);
-                self.serving.order().leave(ticket);
-            }
-        }
+    /// Returns whether an operation, a grant or a reservation has the number.
+    fn is_used(&self, id: u64) -> bool {
+        self.operations.contains_key(&id)
+            || self.grants.contains_key(&id)
+            || self.reservations.contains_key(&id)
     }
 
-    /// Checks that an operation keeps to its transfer's place in the order, where it needs one.
-    fn check_turn(&self, lease: &Leased, reservation: u64, of: Reserved) -> Result<(), Fault> {
-        if !lease.is_shared.load(Ordering::Acquire) {
-            return Ok(());
-        }
+    /// Checks that an operation keeps to its transfer's place in the order, where it needs one. Returns the place.
+    fn check_turn(
+        &self,
+        lease: &Leased,
+        reservation: u64,
+        of: Reserved,
+    ) -> Result<Option<Arc<Place>>, Fault> {
         let known = self.reservations.get(&reservation);
-        let known = known.filter(|known| known.has_turn && !known.is_left);
+        let place = known.map(|known| Arc::clone(&known.place));
+        if !lease.is_shared.load(Ordering::Acquire) {
+            return Ok(place);
+        }
+        let known = known.filter(|known| known.has_turn);
         match known.is_some_and(|known| known.uses.iter().any(|held| held.covers(&of))) {
-            true => Ok(()),
+            true => Ok(place),
             false => Err(mistake(format!(
                 "place {reservation} in the order does not cover {of:?}"
             ))),
@@ -261,7 +208,23 @@ impl Guest {
         len: u64,
         reservation: u64,
         writes: bool,
-    ) -> Result<(Arc<Leased>, Region), Fault> {
+    ) -> Result<(Held, Region), Fault> {
+        let (lease, place, region) = self.part(at, len, reservation, writes)?;
+        let held = Held::Lease {
+            _lease: lease,
+            _place: place,
+        };
+        Ok((held, region))
+    }
+
+    /// Returns bytes of a lease, which an operation may touch.
+    fn part(
+        &self,
+        at: wire::Place,
+        len: u64,
+        reservation: u64,
+        writes: bool,
+    ) -> Result<Part, Fault> {
         let (lease, region) = self.region(at.lease, at.offset, len)?;
         let of = Reserved {
             number: lease.number,
@@ -269,79 +232,40 @@ impl Guest {
             len,
             writes,
         };
-        self.check_turn(lease, reservation, of)?;
-        Ok((Arc::clone(lease), region))
+        let place = self.check_turn(lease, reservation, of)?;
+        Ok((Arc::clone(lease), place, region))
     }
 
-    fn stream(&self, op: u64, len: u64, is_taken: bool) -> Result<Region, Fault> {
-        let stream = self.payload.stream(op, len, is_taken);
-        // SAFETY: a stream is no memory: nothing else can touch it.
-        let buffer = unsafe { self.serving.manager.adopt_native(STREAMS.into(), stream) };
-        let buffer = buffer.map_err(|error| Fault::new(class(&error), error.to_string()))?;
-        Ok((&buffer).into())
-    }
-
-    /// Starts an operation of the peer's.
-    fn start(
+    /// Lets other sessions write bytes of a lease. Returns the token.
+    fn grant(
         &mut self,
-        (id, reservation): (u64, u64),
-        ends: Result<(Region, Region, Vec<Arc<Leased>>), Fault>,
-        pipe: &mut Pipe,
-    ) -> Result<(), ProtocolError> {
-        let (src, dst, leases) = match ends {
-            Ok(ends) => ends,
-            Err(fault) => return pipe.send(&refused(id, fault)),
-        };
-        if self.operations.len() >= MOST_OPERATIONS {
-            let message = format!("{MOST_OPERATIONS} operations of the session are under way");
-            return pipe.send(&refused(id, Fault::new(ErrorClass::Exhausted, message)));
+        id: u64,
+        reservation: u64,
+        at: wire::Place,
+        len: u64,
+    ) -> Result<[u8; 16], Fault> {
+        if self.grants.len() >= MOST_OPERATIONS {
+            return Err(mistake(format!("{MOST_OPERATIONS} grants exist")));
         }
-        let transfer = self.serving.manager.submit(&Request::new(src, dst));
-        let woken = Woken {
-            ready: Arc::clone(&self.ready),
-            id,
-        };
-        let running = Running {
-            transfer,
-            waker: Arc::new(woken).into(),
-            reservation,
-            _leases: leases,
-        };
-        self.operations.insert(id, running);
-        if let Some(reservation) = self.reservations.get_mut(&reservation) {
-            reservation.operations += 1;
-        }
-        self.look(id, pipe)
+        let (lease, place, _) = self.part(at, len, reservation, true)?;
+        let place = place.as_ref().map(Arc::downgrade);
+        let granter = (Arc::clone(&self.ready), id);
+        let grant = Grant::new(token()?, (lease, at.offset, len), place, granter);
+        let grant = Arc::new(grant);
+        self.serving.order().grant(&grant);
+        let token = grant.token;
+        self.grants.insert(id, grant);
+        Ok(token)
     }
 
-    /// Looks whether an operation is over, and tells the peer.
-    fn look(&mut self, id: u64, pipe: &mut Pipe) -> Result<(), ProtocolError> {
-        let Some(running) = self.operations.get_mut(&id) else {
+    /// Looks whether a grant is over, and tells the peer.
+    fn look_at_grant(&mut self, id: u64, pipe: &mut Pipe) -> Result<(), ProtocolError> {
+        let outcome = self.grants.get(&id).and_then(|grant| grant.outcome());
+        let (Some(outcome), Some(grant)) = (outcome, self.grants.get(&id)) else {
             return Ok(());
         };
-        let mut context = Context::from_waker(&running.waker);
-        let Poll::Ready(result) = Pin::new(&mut running.transfer).poll(&mut context) else {
-            return Ok(());
-        };
-        let reservation = running.reservation;
-        self.operations.remove(&id);
-        if let Some(known) = self.reservations.get_mut(&reservation) {
-            known.operations -= 1;
-            if known.is_left {
-                self.leave(reservation);
-            }
-        }
-        pipe.cancel(id);
-        // What was asked for and has not come. The peer sends it, or tells that it does not.
-        pipe.discard(id);
-        let outcome = match result {
-            Ok(_) => Outcome::Done,
-            Err(
-                TransferError::Cancelled { leading_bytes }
-                | TransferError::Deadline { leading_bytes },
-            ) => Outcome::Stopped { leading_bytes },
-            Err(error) => Outcome::Failed(Fault::new(error.class(), error.to_string()).into()),
-        };
+        self.serving.order().revoke(&grant.token);
+        self.grants.remove(&id);
         pipe.send(&Message::Ended { id, outcome })
     }
 
@@ -380,7 +304,7 @@ impl Guest {
                 Err(fault) => pipe.send(&refused(id, fault)),
             },
             Message::Leave { reservation } => {
-                self.leave(reservation);
+                self.reservations.remove(&reservation);
                 Ok(())
             }
             Message::Available { id, memory } => {
@@ -389,10 +313,23 @@ impl Guest {
                 let bytes = memory.and_then(|memory| self.serving.available_bytes(memory));
                 pipe.send(&Message::AvailableBytes { id, bytes })
             }
-            Message::Write { id, .. } | Message::Read { id, .. } | Message::Copy { id, .. }
-                if self.operations.contains_key(&id) =>
+            Message::Write { id, .. }
+            | Message::Read { id, .. }
+            | Message::Copy { id, .. }
+            | Message::Grant { id, .. }
+            | Message::WriteGranted { id, .. }
+                if self.is_used(id) =>
             {
                 Err(unknown(id))
+            }
+            Message::Write { id, .. }
+            | Message::Read { id, .. }
+            | Message::Copy { id, .. }
+            | Message::WriteGranted { id, .. }
+                if self.operations.len() >= MOST_OPERATIONS =>
+            {
+                let message = format!("{MOST_OPERATIONS} operations of the session are under way");
+                pipe.send(&refused(id, Fault::new(ErrorClass::Exhausted, message)))
             }
             Message::Write {
                 id,
@@ -405,7 +342,7 @@ impl Guest {
                 let ends = self
                     .end(at, len, reservation, true)
                     .and_then(|(lease, dst)| Ok((self.stream(id, len, false)?, dst, vec![lease])));
-                self.start((id, reservation), ends, pipe)
+                self.start(id, ends, pipe)
             }
             Message::Read {
                 id,
@@ -418,7 +355,7 @@ impl Guest {
                 let ends = self
                     .end(at, len, reservation, false)
                     .and_then(|(lease, src)| Ok((src, self.stream(id, len, true)?, vec![lease])));
-                self.start((id, reservation), ends, pipe)
+                self.start(id, ends, pipe)
             }
             Message::Copy {
                 id,
@@ -427,9 +364,19 @@ impl Guest {
                 dst,
                 len,
             } => {
-                let wire::Destination::Lease(to) = dst else {
-                    let fault = Fault::new(ErrorClass::Unsupported, "it copies to its own leases");
-                    return pipe.send(&refused(id, fault));
+                let to = match dst {
+                    wire::Destination::Lease(to) => to,
+                    wire::Destination::Node {
+                        address,
+                        key,
+                        token,
+                    } => {
+                        let len_bytes = len;
+                        let bytes = GrantedBytes { token, len_bytes };
+                        let node = (address, PublicKey(key));
+                        let running = self.forward((id, reservation), src, bytes, node);
+                        return self.run(id, running, pipe);
+                    }
                 };
                 let ends = self
                     .end(src, len, reservation, false)
@@ -437,15 +384,56 @@ impl Guest {
                         let (to, dst) = self.end(to, len, reservation, true)?;
                         Ok((src, dst, vec![from, to]))
                     });
-                self.start((id, reservation), ends, pipe)
+                self.start(id, ends, pipe)
+            }
+            Message::Grant {
+                id,
+                reservation,
+                lease,
+                offset,
+                len,
+            } => {
+                let at = wire::Place { lease, offset };
+                match self.grant(id, reservation, at, len) {
+                    Ok(token) => {
+                        pipe.send(&Message::Granted { id, token })?;
+                        self.look_at_grant(id, pipe)
+                    }
+                    Err(fault) => pipe.send(&refused(id, fault)),
+                }
+            }
+            Message::WriteGranted {
+                id,
+                token,
+                offset,
+                len,
+            } => {
+                let ends = self.write_granted((id, token), (offset, len));
+                self.start(id, ends, pipe)
             }
             Message::Stop { id } => {
-                let Some(running) = self.operations.get(&id) else {
-                    pipe.forget(id);
-                    return Ok(());
-                };
-                running.transfer.canceller().cancel();
-                self.look(id, pipe)
+                if let Some(grant) = self.grants.get(&id) {
+                    grant.stop();
+                    return self.look_at_grant(id, pipe);
+                }
+                let running = self.operations.get_mut(&id);
+                let work = running.map(|running| {
+                    running.is_stopped = true;
+                    &running.work
+                });
+                match work {
+                    Some(Work::Moving(transfer)) => {
+                        transfer.canceller().cancel();
+                        self.look(id, pipe)
+                    }
+                    Some(Work::Connecting { .. }) => {
+                        self.end_operation(id, Outcome::Stopped { leading_bytes: 0 }, pipe)
+                    }
+                    None => {
+                        pipe.forget(id);
+                        Ok(())
+                    }
+                }
             }
             other => Err(misplaced(format!("a node is not sent {}", other.name()))),
         }
@@ -473,12 +461,18 @@ impl Handler for Guest {
 
     fn woken(&mut self, pipe: &mut Pipe) -> Result<(), ProtocolError> {
         self.payload.woken(pipe)?;
-        while let Some(id) = self.ready.pop() {
-            if let Some(reservation) = self.reservations.get_mut(&id) {
-                reservation.has_turn = true;
-                pipe.send(&Message::Entered { id })?;
+        while let Some(news) = self.ready.pop() {
+            match news {
+                News::Operation(id) => self.look(id, pipe)?,
+                News::Grant(id) => self.look_at_grant(id, pipe)?,
+                News::Turn(id, ticket) => {
+                    let known = self.reservations.get_mut(&id);
+                    if let Some(known) = known.filter(|known| known.place.ticket == ticket) {
+                        known.has_turn = true;
+                        pipe.send(&Message::Entered { id })?;
+                    }
+                }
             }
-            self.look(id, pipe)?;
         }
         Ok(())
     }
@@ -486,15 +480,27 @@ impl Handler for Guest {
     fn closed(&mut self, reason: SessionError) {
         let fault = Fault::new(ErrorClass::Caller, reason.to_string());
         self.payload.close(&fault);
-        let all = self.operations.drain().map(|(_, running)| running);
-        let all: Vec<Running> = all.inspect(|of| of.transfer.canceller().cancel()).collect();
+        for (_, grant) in self.grants.drain() {
+            self.serving.order().revoke(&grant.token);
+            grant.stop();
+        }
+        let all: Vec<Running> = self
+            .operations
+            .drain()
+            .map(|(_, running)| running)
+            .collect();
+        for running in &all {
+            if let Work::Moving(transfer) = &running.work {
+                transfer.canceller().cancel();
+            }
+        }
         // Others must not touch the bytes before these are quiet. What waited for the peer has failed already.
         for running in all {
-            running.transfer.cancel();
+            if let Work::Moving(transfer) = running.work {
+                transfer.cancel();
+            }
         }
-        for (_, reservation) in self.reservations.drain() {
-            self.serving.order().leave(reservation.ticket);
-        }
+        self.reservations.clear();
         self.leases.clear();
         self.serving.sessions().open.remove(&self.number);
     }
@@ -510,6 +516,14 @@ impl Serving {
 
 fn class(error: &Error) -> ErrorClass {
     error.class()
+}
+
+/// Returns a new token.
+fn token() -> Result<[u8; 16], Fault> {
+    let mut token = [0; 16];
+    transload_remote::fill_random(&mut token)
+        .map_err(|reason| Fault::new(ErrorClass::Failed, reason.to_string()))?;
+    Ok(token)
 }
 
 pub(super) fn mistake(message: String) -> Fault {

@@ -6,7 +6,10 @@ use std::sync::{Arc, Weak};
 use transload_core::{Footprint, Hazards, Shape, StorageId, Ticket};
 use transload_hal::Fault;
 
-use super::guest::{Leased, Ready, mistake};
+use super::Serving;
+use super::grant::Grant;
+use super::guest::{Leased, mistake};
+use super::ready::{News, Ready};
 
 /// Bytes of a lease that a transfer will touch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,12 +42,25 @@ impl Reserved {
     }
 }
 
-/// The places of transfers, and the tokens of shared leases.
+/// A place in the order. It is given up when its last holder drops it: the reservation, or an operation of it.
+pub(super) struct Place {
+    pub(super) serving: Arc<Serving>,
+    pub(super) ticket: Ticket,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.serving.order().leave(self.ticket);
+    }
+}
+
+/// The places of transfers, and the tokens of shared leases and grants.
 #[derive(Default)]
 pub(super) struct Order {
     hazards: Hazards,
     waiting: HashMap<Ticket, (Arc<Ready>, u64)>,
     shared: HashMap<[u8; 16], Weak<Leased>>,
+    grants: HashMap<[u8; 16], Weak<Grant>>,
 }
 
 impl Order {
@@ -72,7 +88,7 @@ impl Order {
         let waiting = &mut self.waiting;
         self.hazards.leave(ticket, &mut |freed| {
             if let Some((session, id)) = waiting.remove(&freed) {
-                session.tell(id);
+                session.tell(News::Turn(id, freed));
             }
         });
     }
@@ -85,5 +101,18 @@ impl Order {
 
     pub(super) fn open(&self, token: &[u8; 16]) -> Option<Arc<Leased>> {
         self.shared.get(token)?.upgrade()
+    }
+
+    /// Makes a grant one that others can use by its token.
+    pub(super) fn grant(&mut self, grant: &Arc<Grant>) {
+        self.grants.insert(grant.token, Arc::downgrade(grant));
+    }
+
+    pub(super) fn granted(&self, token: &[u8; 16]) -> Option<Arc<Grant>> {
+        self.grants.get(token)?.upgrade()
+    }
+
+    pub(super) fn revoke(&mut self, token: &[u8; 16]) {
+        self.grants.remove(token);
     }
 }

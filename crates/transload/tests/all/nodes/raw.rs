@@ -1,23 +1,29 @@
 //! Peers that do not keep to the protocol, or that go away in the middle.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use transload::hal::HostSpan;
 use transload_remote::wire::{self, Message, ProtocolError};
 use transload_remote::{Event, Handler, Options, Peer, Pipe, Session, SessionError, SessionHandle};
 
 use super::{Served, serve, there};
 
 /// A program that speaks the protocol as it likes.
-struct Raw {
-    handle: SessionHandle,
+pub(super) struct Raw {
+    pub(super) handle: SessionHandle,
     events: mpsc::Receiver<Message>,
     orders: Arc<Mutex<Vec<Message>>>,
+    /// Whether it sends the bytes that it is asked for.
+    sends: Arc<AtomicBool>,
 }
 
 struct RawHandler {
     events: mpsc::Sender<Message>,
     orders: Arc<Mutex<Vec<Message>>>,
+    /// Whether it sends the bytes that it is asked for.
+    sends: Arc<AtomicBool>,
 }
 
 impl Handler for RawHandler {
@@ -25,8 +31,16 @@ impl Handler for RawHandler {
         Ok(())
     }
 
-    fn handle(&mut self, event: Event, _: &mut Pipe) -> Result<(), ProtocolError> {
+    fn handle(&mut self, event: Event, pipe: &mut Pipe) -> Result<(), ProtocolError> {
         if let Event::Message(message) = event {
+            if let (Message::Go { id, offset, len }, true) =
+                (&message, self.sends.load(Ordering::Relaxed))
+            {
+                static BYTES: [u8; 4096] = [9; 4096];
+                let span = HostSpan::of(&BYTES[..*len as usize]);
+                // SAFETY: the bytes live as long as the program, and no code writes them.
+                unsafe { pipe.send_data(*id, *offset, span) };
+            }
             let _ = self.events.send(message);
         }
         Ok(())
@@ -41,12 +55,14 @@ impl Handler for RawHandler {
 }
 
 impl Raw {
-    fn connect(served: &Served) -> Raw {
+    pub(super) fn connect(served: &Served) -> Raw {
         let (events, seen) = mpsc::channel();
         let orders = Arc::<Mutex<Vec<Message>>>::default();
+        let sends = Arc::<AtomicBool>::default();
         let handler = RawHandler {
             events,
             orders: Arc::clone(&orders),
+            sends: Arc::clone(&sends),
         };
         let address = served.server.address().to_string();
         let options = Options::default();
@@ -55,27 +71,33 @@ impl Raw {
             handle: handle.unwrap(),
             events: seen,
             orders,
+            sends,
         };
         assert!(matches!(raw.hear(), Some(Message::Inventory(_))));
         raw
     }
 
-    fn say(&self, message: Message) {
+    /// Sets whether it sends the bytes that it is asked for.
+    pub(super) fn sends(&self, sends: bool) {
+        self.sends.store(sends, Ordering::Relaxed);
+    }
+
+    pub(super) fn say(&self, message: Message) {
         self.orders.lock().unwrap().push(message);
         self.handle.wake();
     }
 
     /// The next message; none once the session has ended.
-    fn hear(&self) -> Option<Message> {
+    pub(super) fn hear(&self) -> Option<Message> {
         self.events.recv_timeout(Duration::from_secs(20)).ok()
     }
 
-    fn ask(&self, message: Message) -> Option<Message> {
+    pub(super) fn ask(&self, message: Message) -> Option<Message> {
         self.say(message);
         self.hear()
     }
 
-    fn lease(&self, id: u64, len: u64) {
+    pub(super) fn lease(&self, id: u64, len: u64) {
         let memory = "cpu:0/pageable".into();
         let answer = self.ask(Message::Allocate {
             id,
@@ -90,7 +112,7 @@ impl Raw {
     }
 }
 
-fn use_of(lease: u64, len: u64) -> wire::Use {
+pub(super) fn use_of(lease: u64, len: u64) -> wire::Use {
     wire::Use {
         lease,
         offset: 0,
@@ -331,7 +353,32 @@ fn a_client_that_stops_anywhere_leaves_nothing_behind() {
                 dst: wire::Destination::Lease(at(1, 0)),
                 len: 4096,
             },
+            Message::Grant {
+                id: 10,
+                reservation: 5,
+                lease: 1,
+                offset: 0,
+                len: 4096,
+            },
+            Message::WriteGranted {
+                id: 11,
+                token,
+                offset: 0,
+                len: 1,
+            },
+            Message::Copy {
+                id: 12,
+                reservation: 5,
+                src: at(2, 0),
+                dst: wire::Destination::Node {
+                    address: "127.0.0.1:1".into(),
+                    key: [7; 32],
+                    token,
+                },
+                len: 4096,
+            },
             Message::Stop { id: 7 },
+            Message::Stop { id: 10 },
             Message::Leave { reservation: 5 },
             Message::Free { lease: 1 },
         ]

@@ -1,0 +1,169 @@
+//! What another machine offers, as devices, memories and links of this one.
+
+use transload_hal::{
+    Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, EngineId, GUEST_KINDS,
+    Inventory, Link, LinkClass, LinkId, MemoryId, MemoryInfo, Name, Node, Piece, Uuid, defaults,
+};
+
+use crate::NodeError;
+use crate::wire;
+
+/// The kind of the devices that stand for networks.
+pub(crate) const NETWORK: DeviceKind = DeviceKind(Name::constant("net"));
+
+/// Operations of one transfer that keep a session busy: one waits for its answer while others move.
+pub(crate) const DEPTH: u16 = 4;
+
+/// Checks what the other machine offers, and describes it under the name that the machine has here.
+pub(crate) fn inventory(
+    node: Name,
+    owner: [u8; 16],
+    address: &str,
+    offered: wire::Inventory,
+) -> Result<Inventory, NodeError> {
+    let refused = |what: &str, reason: &dyn std::fmt::Display| NodeError::Offer {
+        node,
+        what: what.into(),
+        reason: reason.to_string(),
+    };
+    let (at, backend) = (Node::named(node), BackendId(node));
+    let network = DeviceId::new(NETWORK, 0).at(at);
+    let mut all = Inventory {
+        backend,
+        devices: vec![DeviceInfo {
+            id: network,
+            backend,
+            name: format!("TLS 1.3 to {address}"),
+            // Processors encrypt.
+            software: true,
+            simulated: false,
+            memory_bytes: None,
+            driver: None,
+            uuid: Some(Uuid(owner)),
+            pci: None,
+            numa_node: None,
+        }],
+        memories: Vec::new(),
+        links: Vec::new(),
+        lacks: Vec::new(),
+        transform: None,
+    };
+    for device in offered.devices {
+        let id: DeviceId = (device.id.parse()).map_err(|error| refused(&device.id, &error))?;
+        if !id.node.is_here() {
+            return Err(refused(&device.id, &"it belongs to a third machine"));
+        }
+        all.devices.push(DeviceInfo {
+            id: id.at(at),
+            backend,
+            name: device.name,
+            software: device.software,
+            simulated: device.simulated,
+            memory_bytes: device.memory_bytes,
+            driver: device.driver,
+            // Devices are named by UUIDs here, and this machine may be that one.
+            uuid: None,
+            pci: None,
+            numa_node: None,
+        });
+    }
+    let engine = |index| EngineId {
+        device: network,
+        index,
+    };
+    for memory in offered.memories {
+        let id: MemoryId = (memory.id.parse()).map_err(|error| refused(&memory.id, &error))?;
+        let id = id.device.at(at).memory(id.kind);
+        if !all.devices.iter().any(|device| device.id == id.device) {
+            return Err(refused(&memory.id, &"its device was not listed"));
+        }
+        all.memories.push(MemoryInfo {
+            id,
+            backend,
+            total_bytes: memory.total_bytes,
+            max_alloc_bytes: memory.max_alloc_bytes,
+            alignment: memory.alignment,
+            host_addressable: false,
+            staging: false,
+        });
+        let [into, out_of] = [&memory.into, &memory.out_of].map(|pieces| curve(pieces));
+        let into = into.map_err(|error| refused(&memory.id, &error))?;
+        let out_of = out_of.map_err(|error| refused(&memory.id, &error))?;
+        for kind in GUEST_KINDS {
+            let here = DeviceId::CPU0.memory(kind);
+            for (src, dst, index, there) in [(here, id, 0, &into), (id, here, 1, &out_of)] {
+                all.links.push(Link {
+                    id: LinkId {
+                        src,
+                        dst,
+                        engine: engine(index),
+                        access: Access::Native,
+                    },
+                    backend,
+                    class: LinkClass::Network,
+                    cost: there.clone(),
+                    pitched: false,
+                    depth: DEPTH,
+                });
+            }
+        }
+    }
+    // The other machine copies among its own memories.
+    let memories: Vec<MemoryId> = all.memories.iter().map(|memory| memory.id).collect();
+    for src in &memories {
+        for dst in &memories {
+            all.links.push(Link {
+                id: LinkId {
+                    src: *src,
+                    dst: *dst,
+                    engine: EngineId {
+                        device: dst.device,
+                        index: 0,
+                    },
+                    access: Access::Native,
+                },
+                backend,
+                class: LinkClass::Network,
+                cost: Curve::from(Cost::from_rate(50_000, 10_000_000_000)),
+                pitched: false,
+                depth: DEPTH,
+            });
+        }
+    }
+    Ok(all)
+}
+
+fn curve(pieces: &[wire::Piece]) -> Result<Curve, String> {
+    let pieces = pieces.iter().map(|piece| Piece {
+        from_bytes: piece.from_bytes,
+        cost: Cost::from_rate(piece.fixed_ns, piece.bytes_per_second.max(1)),
+    });
+    Curve::new(pieces.collect()).map_err(|error| error.to_string())
+}
+
+/// Returns the links by which one machine copies to another one, for the inventory of `backend`.
+pub(crate) fn links_between_nodes(
+    from: &Inventory,
+    to: &Inventory,
+    backend: BackendId,
+) -> Vec<Link> {
+    let pairs =
+        { from.memories.iter() }.flat_map(|src| to.memories.iter().map(|dst| (src.id, dst.id)));
+    let link = |(src, dst): (MemoryId, MemoryId)| Link {
+        id: LinkId {
+            src,
+            dst,
+            engine: EngineId {
+                device: DeviceId::new(NETWORK, 0).at(src.device.node),
+                index: 2,
+            },
+            access: Access::Native,
+        },
+        backend,
+        class: LinkClass::Network,
+        cost: defaults::link_cost(LinkClass::Network).into(),
+        pitched: false,
+        depth: DEPTH,
+    };
+    pairs.map(link).collect()
+}

@@ -1,0 +1,228 @@
+//! The operations of a session.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::string::ToString;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+use transload_hal::{ErrorClass, Fault};
+use transload_remote::wire::{self, Message, Outcome, ProtocolError};
+use transload_remote::{GrantedBytes, Pipe, PublicKey, Remote, STREAMS};
+
+use super::super::grant::Write;
+use super::super::order::Place;
+use super::super::ready::{News, Woken};
+use super::{Guest, Leased, class, mistake, refused};
+use crate::{Region, Request, Transfer, TransferError};
+
+/// An operation under way. Holds what it touches.
+pub(super) struct Running {
+    pub(super) work: Work,
+    waker: Waker,
+    /// The address of the other node that its bytes go to.
+    node: Option<String>,
+    /// The peer has stopped it.
+    pub(super) is_stopped: bool,
+    held: Vec<Held>,
+}
+
+impl Running {
+    /// Returns whether a write by a grant, which was stopped, was stopped by the session that granted.
+    fn is_cut_off(&self) -> bool {
+        !self.is_stopped
+            && self
+                .held
+                .iter()
+                .any(|held| matches!(held, Held::Granted(_)))
+    }
+}
+
+pub(super) enum Work {
+    /// The session with another node is not known yet.
+    Connecting {
+        src: Region,
+        bytes: GrantedBytes,
+        found: Arc<OnceLock<Found>>,
+    },
+    Moving(Transfer),
+}
+
+/// The session with another node, or why there is none.
+pub(super) type Found = Result<Arc<Remote>, Fault>;
+
+/// What an operation holds while it is under way.
+pub(super) enum Held {
+    Lease {
+        _lease: Arc<Leased>,
+        _place: Option<Arc<Place>>,
+    },
+    Granted(Write),
+}
+
+impl Guest {
+    /// Begins a write of bytes that another session has granted.
+    pub(super) fn write_granted(
+        &mut self,
+        (id, token): (u64, [u8; 16]),
+        (offset, len): (u64, u64),
+    ) -> Result<(Region, Region, Vec<Held>), Fault> {
+        let grant = self.serving.order().granted(&token);
+        let grant = grant.ok_or_else(|| mistake("there is no grant of that token".into()))?;
+        let (write, dst) = grant.begin(offset, len)?;
+        Ok((
+            self.stream(id, len, false)?,
+            dst,
+            vec![Held::Granted(write)],
+        ))
+    }
+
+    /// Starts a copy to bytes that another node has granted.
+    pub(super) fn forward(
+        &mut self,
+        (id, reservation): (u64, u64),
+        src: wire::Place,
+        bytes: GrantedBytes,
+        (address, key): (String, PublicKey),
+    ) -> Result<Running, Fault> {
+        let nodes = self.serving.nodes.as_ref().ok_or_else(|| {
+            let message = "this node does not connect to others for its clients";
+            Fault::new(ErrorClass::Unsupported, message)
+        })?;
+        let (held, src) = self.end(src, bytes.len_bytes, reservation, false)?;
+        let found = Arc::<OnceLock<Found>>::default();
+        let (told, ready) = (Arc::clone(&found), Arc::clone(&self.ready));
+        let tell = move |remote| {
+            let _ = told.set(remote);
+            ready.tell(News::Operation(id));
+        };
+        nodes.reach(&address, key, Box::new(tell));
+        Ok(Running {
+            work: Work::Connecting { src, bytes, found },
+            waker: self.waker(id),
+            node: Some(address),
+            is_stopped: false,
+            held: vec![held],
+        })
+    }
+
+    fn waker(&self, id: u64) -> Waker {
+        let ready = Arc::clone(&self.ready);
+        Arc::new(Woken { ready, id }).into()
+    }
+
+    pub(super) fn stream(&self, op: u64, len: u64, is_taken: bool) -> Result<Region, Fault> {
+        let stream = self.payload.stream(op, len, is_taken);
+        // SAFETY: a stream is no memory: nothing else can touch it.
+        let buffer = unsafe { self.serving.manager.adopt_native(STREAMS.into(), stream) };
+        let buffer = buffer.map_err(|error| Fault::new(class(&error), error.to_string()))?;
+        Ok((&buffer).into())
+    }
+
+    /// Starts an operation of the peer's.
+    pub(super) fn start(
+        &mut self,
+        id: u64,
+        ends: Result<(Region, Region, Vec<Held>), Fault>,
+        pipe: &mut Pipe,
+    ) -> Result<(), ProtocolError> {
+        let running = ends.map(|(src, dst, held)| {
+            let transfer = self.serving.manager.submit(&Request::new(src, dst));
+            for held in &held {
+                if let Held::Granted(write) = held {
+                    write.started(transfer.canceller());
+                }
+            }
+            Running {
+                work: Work::Moving(transfer),
+                waker: self.waker(id),
+                node: None,
+                is_stopped: false,
+                held,
+            }
+        });
+        self.run(id, running, pipe)
+    }
+
+    pub(super) fn run(
+        &mut self,
+        id: u64,
+        running: Result<Running, Fault>,
+        pipe: &mut Pipe,
+    ) -> Result<(), ProtocolError> {
+        let running = match running {
+            Ok(running) => running,
+            Err(fault) => return pipe.send(&refused(id, fault)),
+        };
+        self.operations.insert(id, running);
+        self.look(id, pipe)
+    }
+
+    /// Looks whether an operation is over, and tells the peer.
+    pub(super) fn look(&mut self, id: u64, pipe: &mut Pipe) -> Result<(), ProtocolError> {
+        let Some(running) = self.operations.get_mut(&id) else {
+            return Ok(());
+        };
+        if let Work::Connecting { src, bytes, found } = &running.work {
+            let Some(found) = found.get() else {
+                return Ok(());
+            };
+            let begun = match (found, &self.serving.nodes) {
+                (Ok(remote), Some(nodes)) => nodes.region(remote, *bytes),
+                (Err(fault), _) => Err(fault.clone()),
+                (_, None) => Err(mistake("the server connects to no other node".into())),
+            };
+            match begun {
+                Ok(dst) => {
+                    let transfer = self.serving.manager.submit(&Request::new(src.clone(), dst));
+                    running.work = Work::Moving(transfer);
+                }
+                Err(fault) => return self.end_operation(id, Outcome::Failed(fault.into()), pipe),
+            }
+        }
+        let Work::Moving(transfer) = &mut running.work else {
+            return Ok(());
+        };
+        let mut context = Context::from_waker(&running.waker);
+        let Poll::Ready(result) = Pin::new(transfer).poll(&mut context) else {
+            return Ok(());
+        };
+        let outcome = match (result, &running.node) {
+            (Ok(_), _) => Outcome::Done,
+            (Err(TransferError::Cancelled { .. }), _) if running.is_cut_off() => {
+                let fault = mistake("the session that granted the bytes stopped the write".into());
+                Outcome::Failed(fault.into())
+            }
+            (Err(TransferError::Cancelled { leading_bytes }), _) => {
+                Outcome::Stopped { leading_bytes }
+            }
+            (Err(error), None) => {
+                Outcome::Failed(Fault::new(error.class(), error.to_string()).into())
+            }
+            (Err(error), Some(address)) => {
+                let message = format!("writing to the node at {address}: {error}");
+                // The other node's refusal is no mistake of the client's, which has another way.
+                Outcome::Failed(Fault::new(ErrorClass::Failed, message).into())
+            }
+        };
+        self.end_operation(id, outcome, pipe)
+    }
+
+    pub(super) fn end_operation(
+        &mut self,
+        id: u64,
+        outcome: Outcome,
+        pipe: &mut Pipe,
+    ) -> Result<(), ProtocolError> {
+        let running = self.operations.remove(&id);
+        for held in running.into_iter().flat_map(|running| running.held) {
+            if let Held::Granted(mut write) = held {
+                write.ended(&outcome);
+            }
+        }
+        pipe.cancel(id);
+        // What was asked for and has not come. The peer sends it, or tells that it does not.
+        pipe.discard(id);
+        pipe.send(&Message::Ended { id, outcome })
+    }
+}
