@@ -480,7 +480,8 @@ impl Handler for Client {
     }
 
     fn closed(&mut self, reason: SessionError) {
-        let fault = self.line.fault(&reason);
+        let mut fault = self.line.fault(&reason);
+        fault.class = ErrorClass::Lost;
         let waiting = {
             let mut commands = self.line.commands();
             commands.closed = Some(fault.clone());

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use transload_core::flight::{Action, Failure, Flight, Phase, Settled, Task, TaskId};
-use transload_core::{Instant, Plan, Step};
+use transload_core::{Instant, LinkId, Plan, Step};
 use transload_hal::{BackendId, ErrorClass, Fault, Fence, Outcome};
 
 use super::active::{Active, Stage};
@@ -321,7 +321,14 @@ impl State {
             ErrorClass::Exhausted,
             ErrorClass::Unsupported,
         ];
-        if !blameless.contains(&fault.class) {
+        // Another session with the same machine may have other luck with the same links.
+        let leads_away = |link: LinkId| {
+            [link.src, link.dst]
+                .iter()
+                .any(|end| !end.device.node.is_here())
+        };
+        let has_session_ended = fault.class == ErrorClass::Lost && failed.links().any(leads_away);
+        if !blameless.contains(&fault.class) && !has_session_ended {
             let reason = alloc::format!("{fault}");
             let planning = &mut self.planning;
             if planning.blame(&failed, failure, compared, &reason, now) {

@@ -480,10 +480,11 @@ impl Handler for Guest {
     fn closed(&mut self, reason: SessionError) {
         let fault = Fault::new(ErrorClass::Caller, reason.to_string());
         self.payload.close(&fault);
-        for (_, grant) in self.grants.drain() {
+        // No write begins any more before one that is under way is told.
+        for grant in self.grants.values() {
             self.serving.order().revoke(&grant.token);
-            grant.stop();
         }
+        self.grants.drain().for_each(|(_, grant)| grant.stop());
         let all: Vec<Running> = self
             .operations
             .drain()
