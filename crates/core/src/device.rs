@@ -19,6 +19,8 @@ impl DeviceKind {
     pub const WGPU: DeviceKind = DeviceKind(Name::constant("wgpu"));
     /// Metal devices.
     pub const METAL: DeviceKind = DeviceKind(Name::constant("metal"));
+    /// Networks to other machines. They have engines and no memory; `net:0` of this machine are its own ways out and in.
+    pub const NETWORK: DeviceKind = DeviceKind(Name::constant("net"));
     /// Simulated devices; never hardware.
     pub const SIM: DeviceKind = DeviceKind(Name::constant("sim"));
 }

@@ -12,7 +12,9 @@ mod lane;
 mod leg;
 mod outcome;
 mod predict;
+mod source;
 mod task;
+mod told;
 
 use alloc::sync::Arc;
 
@@ -155,31 +157,6 @@ impl Flight {
         self.begin_leg(spec.plan)
     }
 
-    /// Says that the source has its first `bytes` payload bytes so far: the destination of another flight, which brings
-    /// the others. Copies no byte that is not there. Until this is called all are.
-    pub fn handle_source(&mut self, bytes: u64) {
-        self.there = bytes;
-    }
-
-    /// Returns how many leading payload bytes the source has.
-    pub fn source_bytes(&self) -> u64 {
-        self.there.min(self.len_bytes)
-    }
-
-    /// The source will not get further bytes, or is too slow: the leg ends as a failed one does, and the flight asks for a
-    /// route from another source. Ignored when no copy is under way.
-    pub fn handle_source_lost(&mut self) {
-        if self.phase == Phase::Copy && matches!(self.state, State::Boarding { .. } | State::Moving)
-        {
-            self.leg.stop();
-            self.state = State::Failing(Failure {
-                phase: self.phase,
-                at: None,
-                span: Span::new(self.leading_bytes(), self.len_bytes - self.leading_bytes()),
-            });
-        }
-    }
-
     /// Sends the leading bytes over another way first, to see how long they take. Does nothing after the flight has
     /// begun, for a copy in place, and for a plan that cannot be run.
     pub fn try_first(&mut self, trial: Trial) {
@@ -261,13 +238,6 @@ impl Flight {
                 State::Over => return None,
             }
         }
-    }
-
-    /// Returns whether the source has nothing yet that the leg could begin with.
-    fn lacks_source(&self) -> bool {
-        let chunk_bytes = self.leg.plan().map_or(0, |plan| plan.chunk_bytes());
-        let first = self.arrived.saturating_add(chunk_bytes).min(self.len_bytes);
-        self.phase == Phase::Copy && self.there < first
     }
 
     /// Returns every ring that the leg needs slots of, as (lane, ring).
@@ -394,33 +364,6 @@ impl Flight {
     /// Returns the plan of the current leg.
     pub fn plan(&self) -> Option<&Arc<Plan>> {
         self.leg.plan()
-    }
-
-    /// Returns the plan whose leg moved the payload's last byte; `None` before.
-    pub fn copied_by(&self) -> Option<&Arc<Plan>> {
-        self.copied.as_ref()
-    }
-
-    /// Returns when the last byte was known to have arrived; `None` before. What follows reads both ends again.
-    pub fn copied_at(&self) -> Option<Instant> {
-        self.copied_at
-    }
-
-    /// Returns the trial that went before the rest of the payload, once its bytes have arrived.
-    pub fn tried(&self) -> Option<&Tried> {
-        self.tried.as_ref()
-    }
-
-    /// Returns for each lane of the leg how many nanoseconds it took, to `now` if it is not done: from the request for slots to
-    /// the last byte.
-    pub fn lane_times(&self, now: Instant) -> impl Iterator<Item = u64> + '_ {
-        let ends = self.leg.ends(now);
-        ends.map(|end| end.since_ns(self.leg_begun))
-    }
-
-    /// Returns how many legs were begun: 1 unless a trial went first, routes failed, or the copy is verified.
-    pub fn legs(&self) -> u32 {
-        self.legs
     }
 
     /// Returns how many payload bytes have arrived, in any order. Counts whole chunks, and the bytes that stopped

@@ -9,7 +9,9 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::{Correction, Curve, DeviceId, MemoryId, Name, ParseError, PciAddress, Uuid, defaults};
+use crate::{
+    Correction, Curve, DeviceId, DeviceKind, MemoryId, Name, ParseError, PciAddress, Uuid, defaults,
+};
 use index::Index;
 
 /// Names a backend: the code that drives one memory system. At most one backend of a name takes
@@ -377,7 +379,11 @@ impl Topology {
     /// Returns how much of the host's processors and memory bus an engine keeps busy while it works, in parts of 1024.
     pub fn host_load(&self, engine: EngineId) -> u16 {
         let is_host = engine.device.is_host();
-        let is_software = || self.device(engine.device).is_some_and(|of| of.software);
+        // Processors encrypt and pass on what goes over a network.
+        let is_software = || {
+            engine.device.kind == DeviceKind::NETWORK
+                || self.device(engine.device).is_some_and(|of| of.software)
+        };
         defaults::host_load(is_host, !is_host && is_software())
     }
 

@@ -42,6 +42,7 @@ mod entering;
 mod finish;
 mod group;
 mod proving;
+mod reroute;
 pub(crate) mod state;
 mod step;
 

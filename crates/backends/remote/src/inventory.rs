@@ -8,9 +8,6 @@ use transload_hal::{
 use crate::NodeError;
 use crate::wire;
 
-/// The kind of the devices that stand for networks.
-pub(crate) const NETWORK: DeviceKind = DeviceKind(Name::constant("net"));
-
 /// Operations of one transfer that keep a session busy: one waits for its answer while others move.
 pub(crate) const DEPTH: u16 = 4;
 
@@ -27,7 +24,7 @@ pub(crate) fn inventory(
         reason: reason.to_string(),
     };
     let (at, backend) = (Node::named(node), BackendId(node));
-    let network = DeviceId::new(NETWORK, 0).at(at);
+    let network = DeviceId::new(DeviceKind::NETWORK, 0).at(at);
     let mut all = Inventory {
         backend,
         devices: vec![DeviceInfo {
@@ -67,8 +64,9 @@ pub(crate) fn inventory(
             numa_node: None,
         });
     }
+    // All that leaves this machine goes one way, whichever machine it goes to; the same holds for what comes.
     let engine = |index| EngineId {
-        device: network,
+        device: DeviceId::new(DeviceKind::NETWORK, 0),
         index,
     };
     for memory in offered.memories {
@@ -154,7 +152,7 @@ pub(crate) fn links_between_nodes(
             src,
             dst,
             engine: EngineId {
-                device: DeviceId::new(NETWORK, 0).at(src.device.node),
+                device: DeviceId::new(DeviceKind::NETWORK, 0).at(src.device.node),
                 index: 2,
             },
             access: Access::Native,

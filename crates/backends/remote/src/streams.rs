@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
-    DeviceId, DeviceInfo, EngineId, ErrorClass, External, ExternalKind, Fault, Fence, GUEST_KINDS,
-    HostSpan, ImportError, Inventory, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind,
-    Op, Outcome, Part, StorageId, StorageInfo, SubmitError, Waited, check_ends, check_fences,
-    defaults, link_between,
+    DeviceId, DeviceInfo, DeviceKind, EngineId, ErrorClass, External, ExternalKind, Fault, Fence,
+    GUEST_KINDS, HostSpan, ImportError, Inventory, Link, LinkClass, LinkId, MemoryId, MemoryInfo,
+    MemoryKind, Op, Outcome, Part, StorageId, StorageInfo, SubmitError, Waited, check_ends,
+    check_fences, defaults, link_between,
 };
 
 use crate::board::Board;
-use crate::inventory::{DEPTH, NETWORK};
+use crate::inventory::DEPTH;
 use crate::wire::{Message, ProtocolError};
 use crate::{Event, Pipe, SessionHandle};
 
-const BACKEND: BackendId = BackendId(NETWORK.0);
-const DEVICE: DeviceId = DeviceId::new(NETWORK, 0);
+const BACKEND: BackendId = BackendId(DeviceKind::NETWORK.0);
+const DEVICE: DeviceId = DeviceId::new(DeviceKind::NETWORK, 0);
 
 /// The memory of all streams.
 pub const STREAMS: MemoryId = DEVICE.memory(MemoryKind::Device);

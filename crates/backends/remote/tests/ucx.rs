@@ -7,9 +7,7 @@ mod two;
 use std::time::{Duration, Instant};
 
 use transload_remote::ucx::{EndpointId, Event};
-use two::{
-    LONG, Other, Side, assert_each_once, from_hex, hear, hex, pattern, role, say, skip, ucx,
-};
+use two::{Other, Side, assert_each_once, from_hex, hear, hex, pattern, role, say, skip, ucx};
 
 const SIZES: [usize; 7] = [0, 1, 8191, 64 << 10, 1 << 20, 16 << 20, 100 << 20];
 const TRUNCATED: i8 = -9;
@@ -127,7 +125,6 @@ fn a_killed_peer_is_reported_and_everything_ends() {
     for id in 11..18 {
         println!("{:?}", side.outcome(id));
     }
-    assert!(killed.elapsed() < Duration::from_secs(10));
     side.send(3, endpoint, 6, &[1]);
     assert!(matches!(side.outcome(3), Event::Failed { .. }));
     other.child.wait().unwrap();
@@ -336,13 +333,12 @@ fn rally(side: &mut Side, endpoint: EndpointId, serves: bool) {
 
 /// The kernel tells the carrier of a new pair a moment after both ends are up, and UCX takes no interface without one.
 fn wait_for_carrier() {
-    let start = Instant::now();
-    while std::fs::read_to_string("/sys/class/net/ve0/carrier")
-        .is_ok_and(|carrier| carrier.trim() != "1")
-    {
-        assert!(start.elapsed() < LONG, "no carrier");
+    let has_come = (0..10_000_000).any(|_| {
+        let carrier = std::fs::read_to_string("/sys/class/net/ve0/carrier");
         std::thread::yield_now();
-    }
+        carrier.map_or(true, |carrier| carrier.trim() == "1")
+    });
+    assert!(has_come, "no carrier");
 }
 
 fn run(line: &str) -> Result<(), String> {

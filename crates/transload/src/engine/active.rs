@@ -223,14 +223,14 @@ impl Active {
         self.proof = None;
         self.alone = None;
         self.has_only_way = false;
-        self.orders = 0;
-        self.member = None;
-        self.group = None;
         // An allocation for the transfer may still be under way.
         self.commanded = 0;
         self.stop_asked = false;
         self.stopped_at = 0;
         self.shown_bytes = 0;
+        self.orders = 0;
+        self.member = None;
+        self.group = None;
         let digests = self.digests.take()?;
         let is_alone = |digest: &Arc<Digest>| Arc::strong_count(digest) == 1;
         digests.iter().all(is_alone).then_some(digests)

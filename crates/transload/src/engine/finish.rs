@@ -105,12 +105,11 @@ impl State {
         active.result.get_or_insert(result);
         active.stage = Stage::Over;
         self.after.wakers.extend(active.waker.take());
+        let then = core::mem::take(&mut active.then);
         if active.member.is_some() {
             let is_done = matches!(active.result, Some(Ok(_)));
             self.leave_group(index, is_done);
         }
-        let active = &mut self.table[index];
-        let then = core::mem::take(&mut active.then);
         self.leave(index);
         for event in &then {
             self.handle_events(&event.set());

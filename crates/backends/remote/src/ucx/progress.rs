@@ -190,7 +190,7 @@ impl Thread {
                 return;
             }
             if !is_busy {
-                self.sleep(None);
+                self.wait(None);
             }
         }
     }
@@ -212,7 +212,7 @@ impl Thread {
                     break;
                 };
                 if !self.progress() & !self.settle() {
-                    self.sleep(Some(left));
+                    self.wait(Some(left));
                 }
             }
         }
@@ -500,7 +500,7 @@ impl Thread {
     }
 
     /// Waits for UCX or for a command.
-    fn sleep(&mut self, limit: Option<Duration>) {
+    fn wait(&mut self, limit: Option<Duration>) {
         self.shared.asleep.store(true, Ordering::SeqCst);
         if self.shared.is_idle() {
             // SAFETY: the worker is of this thread, and its context has the feature WAKEUP.
