@@ -378,6 +378,9 @@ impl Topology {
 
     /// Returns how much of the host's processors and memory bus an engine keeps busy while it works, in parts of 1024.
     pub fn host_load(&self, engine: EngineId) -> u16 {
+        if !engine.device.node.is_here() {
+            return 0;
+        }
         let is_host = engine.device.is_host();
         // Processors encrypt and pass on what goes over a network.
         let is_software = || {
