@@ -361,6 +361,11 @@ impl Flight {
         self.phase
     }
 
+    /// Returns how many bytes the payload has.
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
     /// Returns the plan of the current leg.
     pub fn plan(&self) -> Option<&Arc<Plan>> {
         self.leg.plan()

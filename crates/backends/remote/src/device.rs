@@ -351,11 +351,13 @@ fn begin(
     };
     // The limits of the session end the wait sooner, unless the peer says everything but what it offers.
     let opened = opened.recv_timeout(Duration::from_secs(30));
-    let offered = opened.unwrap_or_else(|_| Err(silent())).map_err(failed)?;
-    let forwards = offered.forwards;
-    let inventory = inventory(node, line.owner(), address, offered);
-    match inventory {
-        Ok(inventory) => Ok((line, inventory, forwards)),
+    let offered = opened.unwrap_or_else(|_| Err(silent())).map_err(failed);
+    let described = offered.and_then(|offered| {
+        let forwards = offered.forwards;
+        Ok((inventory(node, line.owner(), address, offered)?, forwards))
+    });
+    match described {
+        Ok((inventory, forwards)) => Ok((line, inventory, forwards)),
         Err(error) => {
             close(&line);
             Err(error)

@@ -3,7 +3,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use transload_hal::{BackendId, Buffer, MemoryId, Outcome, StorageId, StorageInfo};
+use transload_hal::{
+    BackendId, Buffer, ErrorClass, Fault, MemoryId, Outcome, StorageId, StorageInfo,
+};
 
 use crate::memory::Lease;
 use crate::queue::{End, Job, Line, Operation};
@@ -114,10 +116,15 @@ impl Forward {
         is_early
     }
 
-    /// Ends the copy, too.
-    pub(crate) fn handle_grant_ended(&self) {
+    /// Ends the copy, too, unless all went well: then the machine that copies learns it at the same time.
+    pub(crate) fn handle_grant_ended(&self, is_done: bool) {
         match self.take() {
-            Some(_) => self.job.end(Outcome::Stopped { leading_bytes: 0 }),
+            Some(_) => {
+                let message = "the copy ended before it could begin";
+                let fault = Fault::new(ErrorClass::Failed, message);
+                self.job.end(Outcome::Failed(fault));
+            }
+            None if is_done => {}
             None => self.copy.0.halt(self.copy.1),
         }
     }

@@ -11,6 +11,11 @@ use crate::wire;
 /// Operations of one transfer that keep a session busy: one waits for its answer while others move.
 pub(crate) const DEPTH: u16 = 4;
 
+/// The most that a machine may offer.
+const MOST_DEVICES: usize = 256;
+const MOST_MEMORIES: usize = 256;
+const MOST_PIECES: usize = 64;
+
 /// Checks what the other machine offers, and describes it under the name that the machine has here.
 pub(crate) fn inventory(
     node: Name,
@@ -23,6 +28,16 @@ pub(crate) fn inventory(
         what: what.into(),
         reason: reason.to_string(),
     };
+    // What is known of each pair of memories takes room.
+    for (what, count, most) in [
+        ("devices", offered.devices.len(), MOST_DEVICES),
+        ("memories", offered.memories.len(), MOST_MEMORIES),
+    ] {
+        if count > most {
+            let reason = format!("{count} are more than {most}");
+            return Err(refused(what, &reason));
+        }
+    }
     let (at, backend) = (Node::named(node), BackendId(node));
     let network = DeviceId::new(DeviceKind::NETWORK, 0).at(at);
     let mut all = Inventory {
@@ -72,6 +87,9 @@ pub(crate) fn inventory(
     for memory in offered.memories {
         let id: MemoryId = (memory.id.parse()).map_err(|error| refused(&memory.id, &error))?;
         let id = id.device.at(at).memory(id.kind);
+        if all.memories.iter().any(|known| known.id == id) {
+            return Err(refused(&memory.id, &"it is listed twice"));
+        }
         if !all.devices.iter().any(|device| device.id == id.device) {
             return Err(refused(&memory.id, &"its device was not listed"));
         }
@@ -132,6 +150,12 @@ pub(crate) fn inventory(
 }
 
 fn curve(pieces: &[wire::Piece]) -> Result<Curve, String> {
+    if pieces.len() > MOST_PIECES {
+        let count = pieces.len();
+        return Err(format!(
+            "{count} pieces of a curve are more than {MOST_PIECES}"
+        ));
+    }
     let pieces = pieces.iter().map(|piece| Piece {
         from_bytes: piece.from_bytes,
         cost: Cost::from_rate(piece.fixed_ns, piece.bytes_per_second.max(1)),

@@ -171,7 +171,7 @@ pub(crate) fn enter(line: &Arc<Line>, uses: &[Use<'_>]) -> Result<Option<Entered
             number: fence.number(),
         },
         message,
-        end: End::There,
+        end: End::Turn,
         len_bytes: 0,
     };
     if let Err(fault) = line.start(vec![operation]) {

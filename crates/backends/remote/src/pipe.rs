@@ -6,6 +6,7 @@ mod outgoing;
 mod tests;
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use incoming::Incoming;
 use outgoing::Outgoing;
@@ -36,6 +37,7 @@ pub struct Pipe {
     outgoing: Outgoing,
     events: VecDeque<Event>,
     end: End,
+    limit: Option<Instant>,
 }
 
 /// What happened in a [`Pipe`].
@@ -102,7 +104,17 @@ impl Pipe {
             outgoing: Outgoing::default(),
             events: VecDeque::new(),
             end: End::Open,
+            limit: None,
         }
+    }
+
+    /// Sets when the session ends at the latest, because the peer owes an answer. `None`: it has no such end.
+    pub fn set_limit(&mut self, limit: Option<Instant>) {
+        self.limit = limit;
+    }
+
+    pub(crate) fn limit(&self) -> Option<Instant> {
+        self.limit
     }
 
     /// Returns the peer's key once TLS is established.

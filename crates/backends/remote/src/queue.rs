@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use transload_hal::{ErrorClass, Fault, HostSpan, Name, Outcome};
 
@@ -16,6 +16,12 @@ use crate::{Event, Handler, Peer, Pipe, PublicKey, SessionError, SessionHandle};
 /// How long an answer to a question may take: an allocation may have to wait for a driver or fresh pages. Heart-beats find a
 /// dead peer sooner.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long an operation may go on that the other machine was asked to stop.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// How often a machine may ask for the same bytes: once for each way that it tries, and to compare them.
+const MOST_SENDS: u64 = 64;
 
 /// What the threads of this process share with the thread of a session.
 pub(crate) struct Line {
@@ -106,6 +112,8 @@ pub(crate) enum End {
     Destination(HostSpan),
     /// Both ends are at the other machine.
     There,
+    /// No bytes move: it is a place in the order of the other machine.
+    Turn,
     /// The destination is at the other machine, and the source at a third one.
     Grant(Arc<Forward>),
     /// The source is at the other machine, and the destination at a third one, which has granted it.
@@ -124,11 +132,9 @@ impl End {
     /// Has an operation that has ended tell its other half.
     fn tell_other_half(&self, is_done: bool) {
         match self {
-            // The machine that copies learns at the same time that all has arrived.
-            End::Grant(_) if is_done => {}
-            End::Grant(forward) => forward.handle_grant_ended(),
+            End::Grant(forward) => forward.handle_grant_ended(is_done),
             End::Granted(forward) => forward.handle_copy_ended(),
-            End::Source(_) | End::Destination(_) | End::There => {}
+            End::Source(_) | End::Destination(_) | End::There | End::Turn => {}
         }
     }
 }
@@ -275,6 +281,18 @@ struct Asked {
     len_bytes: u64,
     /// Bytes that have come in.
     arrived: u64,
+    /// Bytes that the other machine has asked for.
+    gone: u64,
+    /// When it must have ended, once it was asked to stop.
+    limit: Option<Instant>,
+}
+
+impl Asked {
+    fn stop(&mut self, id: u64, pipe: &mut Pipe) -> Result<(), ProtocolError> {
+        self.limit
+            .get_or_insert_with(|| Instant::now() + STOP_LIMIT);
+        pipe.send(&Message::Stop { id })
+    }
 }
 
 impl Client {
@@ -306,20 +324,40 @@ impl Client {
             end,
             len_bytes,
             arrived: 0,
+            gone: 0,
+            limit: None,
         };
         self.operations.insert(id, asked);
         pipe.send(&message)
     }
 
-    fn answer(&mut self, id: u64, answer: Result<Message, Fault>) -> Result<(), ProtocolError> {
+    fn answer(
+        &mut self,
+        id: u64,
+        answer: Result<Message, Fault>,
+        pipe: &mut Pipe,
+    ) -> Result<(), ProtocolError> {
         match self.questions.remove(&id) {
             Some(question) => {
-                // The thread that asked may have given up.
-                let _ = question.send(answer);
-                Ok(())
+                let Err(unheard) = question.send(answer) else {
+                    return Ok(());
+                };
+                // The thread that asked has given up.
+                match unheard.0 {
+                    Ok(Message::Allocated { .. } | Message::Opened { .. }) => {
+                        pipe.send(&Message::Free { lease: id })
+                    }
+                    _ => Ok(()),
+                }
             }
             None => Err(unknown(id)),
         }
+    }
+
+    /// Sets when the first of the operations that were asked to stop must have ended.
+    fn limit(&self, pipe: &mut Pipe) {
+        let limits = self.operations.values().filter_map(|asked| asked.limit);
+        pipe.set_limit(limits.min());
     }
 
     fn end(
@@ -330,6 +368,9 @@ impl Client {
     ) -> Result<(), ProtocolError> {
         let asked = self.operations.remove(&id);
         let asked = asked.ok_or(unknown(id))?;
+        if asked.limit.is_some() {
+            self.limit(pipe);
+        }
         pipe.forget(id);
         if pipe.cancel(id).is_some() {
             // Bytes that the other side has asked for do not come.
@@ -367,14 +408,22 @@ impl Client {
                 Ok(())
             }
             Message::Go { id, offset, len } => {
-                let asked = self.operations.get(&id);
+                let asked = self.operations.get_mut(&id);
                 let Some(Asked {
                     end: End::Source(span),
+                    gone,
+                    len_bytes,
                     ..
                 }) = asked
                 else {
                     return Err(unknown(id));
                 };
+                *gone = gone.saturating_add(len);
+                if len == 0 || *gone / MOST_SENDS > *len_bytes {
+                    return Err(misplaced(format!(
+                        "operation {id} of {len_bytes} bytes is asked for {gone} in all"
+                    )));
+                }
                 let part = span.slice(offset, len);
                 let part = part.ok_or_else(|| {
                     misplaced(format!(
@@ -390,18 +439,17 @@ impl Client {
             Message::Refused { id, fault } if self.operations.contains_key(&id) => {
                 self.end(id, wire::Outcome::Failed(fault), pipe)
             }
-            Message::Refused { id, fault } => self.answer(id, Err(fault.into())),
+            Message::Refused { id, fault } => self.answer(id, Err(fault.into()), pipe),
             Message::Allocated { id, .. }
             | Message::Shared { id, .. }
             | Message::Opened { id, .. }
-            | Message::AvailableBytes { id, .. } => self.answer(id, Ok(message)),
-            // The transfer's turn; it may have been given up meanwhile.
-            Message::Entered { id } => {
-                if let Some(asked) = self.operations.remove(&id) {
-                    asked.job.end(Outcome::Done);
-                }
-                Ok(())
-            }
+            | Message::AvailableBytes { id, .. } => self.answer(id, Ok(message), pipe),
+            Message::Entered { id } => match self.operations.get(&id) {
+                Some(Asked { end: End::Turn, .. }) => self.end(id, wire::Outcome::Done, pipe),
+                Some(_) => Err(unknown(id)),
+                // It was given up meanwhile.
+                None => Ok(()),
+            },
             Message::Granted { id, token } => match self.operations.get(&id) {
                 Some(Asked {
                     end: End::Grant(forward),
@@ -456,23 +504,25 @@ impl Handler for Client {
                 }
                 Command::Start(operation) => self.start(operation, pipe)?,
                 Command::Leave(reservation) => {
+                    // The turn may not have come yet.
                     if let Some(asked) = self.operations.remove(&reservation) {
                         asked.job.end(Outcome::Stopped { leading_bytes: 0 });
                     }
                     pipe.send(&Message::Leave { reservation })?;
                 }
                 Command::Halt(id) => {
-                    if self.operations.contains_key(&id) {
-                        pipe.send(&Message::Stop { id })?;
+                    if let Some(asked) = self.operations.get_mut(&id) {
+                        asked.stop(id, pipe)?;
+                        self.limit(pipe);
                     }
                 }
                 Command::Stop(job) => {
-                    let of_it = self.operations.iter().filter(|(_, asked)| asked.job == job);
-                    for (id, asked) in of_it {
-                        if asked.end.takes_stop() {
-                            pipe.send(&Message::Stop { id: *id })?;
+                    for (id, asked) in &mut self.operations {
+                        if asked.job == job && asked.end.takes_stop() {
+                            asked.stop(*id, pipe)?;
                         }
                     }
+                    self.limit(pipe);
                 }
             }
         }

@@ -10,6 +10,7 @@ use transload_core::{DeviceId, Instant, Plan, PlanKey, Ticket};
 use transload_hal::{BackendId, Buffer, Fault, Fence};
 
 use super::digest::Digest;
+use super::entering::Orders;
 use super::event::EventState;
 use super::group::{Group, Member};
 use super::operand::Operand;
@@ -66,11 +67,11 @@ pub(crate) struct Alone {
 /// | `Proving` | `waits_for` is 0; the leg has asked for nothing yet; a proof has the transfer in its list |
 /// | `Flying` | `flight` is not over; `flying` has the fences that the engine waits for, `leases` the slots of the leg, `commanded` what threads have taken and not recorded. Only this stage has operations under way |
 /// | `Guarding` | `src` and `ticket` are set, `dst` is not; conflicting transfers wait until the guard leaves |
-/// | `Over` | `ticket` is gone, `flying` and `leases` are empty, `result` is set until the handle takes it. A transfer whose handle is gone goes on to `Free` in the same step |
+/// | `Over` | `ticket` is gone, and so are the ends at other machines; `flying` and `leases` are empty, `result` is set until the handle takes it. A transfer whose handle is gone goes on to `Free` in the same step |
 ///
 /// A transfer goes through the stages in this order, from `Flying` back to `Proving` with each leg. A transfer that is
-/// cancelled or past its deadline goes from `Waiting`, `Entering` or `Proving` to `Over`. A guard goes from `Waiting` to `Guarding`
-/// to `Free`. `answered` holds only in `Flying`: the owner has the result, and operations are still under way.
+/// cancelled or past its deadline goes from `Waiting`, `Entering` or `Proving` to `Over`. A guard goes from `Waiting` to `Guarding`,
+/// a group over `Entering`, and to `Free`. `answered` holds only in `Flying`: the owner has the result, and operations are still under way.
 pub(crate) struct Active {
     pub(crate) generation: u32,
     pub(crate) stage: Stage,
@@ -80,8 +81,8 @@ pub(crate) struct Active {
     pub(crate) ticket: Option<Ticket>,
     /// Events that have not been set, and one more for conflicting predecessors.
     pub(crate) waits_for: u32,
-    /// Its ends, as [`Active::SRC`] and [`Active::DST`], of which other machines keep the order and that were not asked yet.
-    pub(crate) orders: u8,
+    /// Its turns at other machines.
+    pub(crate) orders: Orders,
     /// Its place in a group of copies of one source.
     pub(crate) member: Option<Box<Member>>,
     /// The group, in the record that has its place in the order.
@@ -146,11 +147,6 @@ pub(crate) struct Active {
 const ROOM: usize = 8;
 
 impl Active {
-    /// The source, in `orders`.
-    pub(crate) const SRC: u8 = 1;
-    /// The destination.
-    pub(crate) const DST: u8 = 2;
-
     /// Returns a place that was never used. Its lists have room for what most plans need, so that its first
     /// use is like the later ones.
     pub(crate) fn vacant(generation: u32) -> Active {
@@ -162,7 +158,7 @@ impl Active {
             flight: None,
             ticket: None,
             waits_for: 0,
-            orders: 0,
+            orders: Orders::default(),
             member: None,
             group: None,
             priority: Priority::Normal,
@@ -228,7 +224,7 @@ impl Active {
         self.stop_asked = false;
         self.stopped_at = 0;
         self.shown_bytes = 0;
-        self.orders = 0;
+        self.orders.clear();
         self.member = None;
         self.group = None;
         let digests = self.digests.take()?;

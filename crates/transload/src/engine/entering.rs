@@ -3,11 +3,11 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
-use arrayvec::ArrayVec;
 use transload_core::Span;
 use transload_core::flight::Failure;
-use transload_hal::{BackendId, Buffer, Entered, Fault, Fence, Outcome, Part, Use};
+use transload_hal::{BackendId, Entered, Fault, Fence, Outcome, Part, Use};
 
 use super::active::{Active, Stage};
 use super::command::{Command, CommandKind, Commands};
@@ -15,11 +15,40 @@ use super::operand::Operand;
 use super::state::State;
 use super::types::{Index, TransferId};
 
-/// The ends of a transfer that one machine keeps the order of, as they are told to its backend.
+/// The ends of a transfer, or of a group, of which other machines keep the order. The source is number 0, the destination of
+/// a transfer number 1; that of a group's first member is 1, too.
+#[derive(Default)]
+pub(crate) struct Orders {
+    /// Those that were not asked for.
+    due: Vec<usize>,
+    /// Those that a machine was asked for and has not given.
+    asked: Vec<usize>,
+}
+
+impl Orders {
+    /// Adds those of these ends that another machine keeps the order of. They are numbered as they come.
+    pub(super) fn extend<'a>(&mut self, ends: impl IntoIterator<Item = &'a Operand>) {
+        let kept = ends.into_iter().enumerate();
+        let kept = kept.filter(|(_, end)| is_kept_elsewhere(end));
+        self.due.extend(kept.map(|(at, _)| at));
+    }
+
+    /// Returns whether the transfer has to wait for its turn at other machines.
+    pub(super) fn are_left(&self) -> bool {
+        !self.due.is_empty() || !self.asked.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.due.clear();
+        self.asked.clear();
+    }
+}
+
+/// The ends that one machine keeps the order of, as they are told to its backend.
 #[derive(Clone)]
 pub(crate) struct Entry {
-    /// Which ends: the destination, or else the source.
-    ends: ArrayVec<(bool, Operand), 2>,
+    /// Each end, and whether it is written.
+    ends: Vec<(bool, Operand)>,
 }
 
 impl Entry {
@@ -28,7 +57,7 @@ impl Entry {
         &self,
         backend: &dyn transload_hal::Backend,
     ) -> Result<Option<Entered>, Fault> {
-        let uses: ArrayVec<Use<'_>, 2> = { self.ends.iter() }
+        let uses: Vec<Use<'_>> = { self.ends.iter() }
             .map(|(writes, end)| {
                 let Span { offset, len } = end.extent();
                 Use {
@@ -51,28 +80,31 @@ pub(super) fn is_kept_elsewhere(end: &Operand) -> bool {
 }
 
 impl State {
-    /// Holds a transfer until it has its turn in the orders of other machines. Machines are asked one after the other, in
-    /// an order that all programs agree on, so that no two transfers wait for each other. Returns whether it waits now.
+    /// Holds a transfer or group until it has its turn in the orders of other machines. Machines are asked one after the
+    /// other, in an order that all programs agree on, so that no two transfers wait for each other. Returns whether it
+    /// waits now.
     #[inline]
     pub(crate) fn hold_for_order(&mut self, index: Index, commands: &mut Commands) -> bool {
-        let active = &self.table[index];
-        active.orders > 0 && active.stage == Stage::Flying && self.enter_next(index, commands)
+        self.table[index].stage == Stage::Entering && self.enter_next(index, commands)
     }
 
     #[cold]
     fn enter_next(&mut self, index: Index, commands: &mut Commands) -> bool {
+        if !self.table[index].orders.asked.is_empty() {
+            return true;
+        }
         if commands.is_full() {
             self.table.requeue_front(index);
             return true;
         }
-        let Some((backend, entry, left)) = next_entry(&self.table[index]) else {
-            self.table[index].orders = 0;
-            return false;
+        let Some((backend, entry)) = self.next_entry(index) else {
+            self.begin(index);
+            return self.table[index].stage != Stage::Flying;
         };
         let Some(known) = self.in_flight.known(backend) else {
             let message = alloc::format!("backend {backend} is not there any more");
             let fault = Fault::new(transload_hal::ErrorClass::Lost, message);
-            self.fail_entry(index, backend, fault);
+            self.fail_entry(index, backend, &fault);
             return true;
         };
         commands.push(Command {
@@ -84,11 +116,28 @@ impl State {
             },
             is_apart: false,
         });
-        let active = &mut self.table[index];
-        active.orders = left;
-        active.commanded += 1;
-        active.stage = Stage::Entering;
+        self.table[index].commanded += 1;
         true
+    }
+
+    /// Takes the ends out of those that are due of which one machine keeps the order: the next one.
+    fn next_entry(&mut self, index: Index) -> Option<(BackendId, Entry)> {
+        let due = core::mem::take(&mut self.table[index].orders.due);
+        // The ends of members that are over are gone.
+        let due: Vec<(usize, Operand)> = { due.into_iter() }
+            .filter_map(|at| Some((at, self.end(index, at)?.clone())))
+            .collect();
+        let first = due.iter().min_by_key(|(_, end)| end.buffer.storage_id())?;
+        let backend = first.1.buffer.backend();
+        let (now, later): (Vec<_>, Vec<_>) =
+            { due.into_iter() }.partition(|(_, end)| end.buffer.backend() == backend);
+        let orders = &mut self.table[index].orders;
+        orders.due.extend(later.iter().map(|(at, _)| at));
+        orders.asked.extend(now.iter().map(|(at, _)| at));
+        let later = later.into_iter().map(|(_, end)| end.buffer);
+        self.after.buffers.extend(later);
+        let ends = now.into_iter().map(|(at, end)| (at > 0, end)).collect();
+        Some((backend, Entry { ends }))
     }
 
     /// Takes in the backend's answer.
@@ -109,13 +158,11 @@ impl State {
         let entered = match answer {
             Ok(Some(entered)) => entered,
             Ok(None) => return self.handle_turn(id, None),
-            Err(fault) => return self.fail_entry(id.index, backend, fault),
+            Err(fault) => return self.fail_entry(id.index, backend, &fault),
         };
-        let ends = active.src.iter_mut().chain(&mut active.dst);
-        let ends = ends.filter(|end| is_kept_elsewhere(end) && end.buffer.backend() == backend);
-        for (end, view) in ends.zip(entered.buffers) {
-            let before: Buffer = core::mem::replace(&mut end.buffer, view);
-            self.after.buffers.push(before);
+        let asked = active.orders.asked.clone();
+        for (at, view) in asked.into_iter().zip(entered.buffers) {
+            self.replace_end(id.index, at, view);
         }
         if entered.fence.is_immediate() {
             return self.handle_turn(id, None);
@@ -133,48 +180,37 @@ impl State {
         };
         match settled {
             None | Some((_, Outcome::Done)) => {
-                active.stage = Stage::Flying;
+                active.orders.asked.clear();
                 self.enqueue(id.index);
             }
             Some((fence, Outcome::Failed(fault) | Outcome::Lost(fault))) => {
-                self.fail_entry(id.index, fence.backend(), fault);
+                self.fail_entry(id.index, fence.backend(), &fault);
             }
             Some((fence, Outcome::Stopped { .. })) => {
                 let fault = Fault::new(
                     transload_hal::ErrorClass::Failed,
                     "the backend gave up a place in the order that it was not asked to give up",
                 );
-                self.fail_entry(id.index, fence.backend(), fault);
+                self.fail_entry(id.index, fence.backend(), &fault);
             }
         }
     }
 
-    fn fail_entry(&mut self, index: Index, backend: BackendId, fault: Fault) {
-        let active = &mut self.table[index];
-        active.fault = Some((backend, fault));
-        let len = active
-            .src
-            .as_ref()
-            .map_or(0, |end| end.shape.payload_bytes());
-        let error = self.failure(index, Failure::before(len));
-        self.finish(index, Err(error));
+    /// Ends a transfer that has no turn at a machine; of a group, the members with ends there.
+    fn fail_entry(&mut self, index: Index, backend: BackendId, fault: &Fault) {
+        let asked = core::mem::take(&mut self.table[index].orders.asked);
+        for id in self.parts_with(index, &asked) {
+            let Some(active) = self.table.find_mut(id).filter(|active| active.is_live()) else {
+                continue;
+            };
+            active.fault = Some((backend, fault.clone()));
+            let src = active.src.as_ref();
+            let len = src.map_or(0, |end| end.shape.payload_bytes());
+            let error = self.failure(id.index, Failure::before(len));
+            self.finish(id.index, Err(error));
+        }
+        if self.table[index].stage == Stage::Entering {
+            self.enqueue(index);
+        }
     }
-}
-
-/// Returns the next machine that a transfer asks, which ends that machine keeps the order of, and which ends are left then.
-fn next_entry(active: &Active) -> Option<(BackendId, Entry, u8)> {
-    let ends = [(Active::SRC, &active.src), (Active::DST, &active.dst)];
-    let mut due: ArrayVec<(u8, &Operand), 2> = { ends.into_iter() }
-        .filter(|(end, _)| active.orders & end != 0)
-        .filter_map(|(end, operand)| Some((end, operand.as_ref()?)))
-        .collect();
-    due.sort_by_key(|(_, operand)| operand.buffer.storage_id());
-    let backend = due.first()?.1.buffer.backend();
-    due.retain(|(_, operand)| operand.buffer.backend() == backend);
-    let asked = due.iter().fold(0, |asked, (end, _)| asked | end);
-    let ends = { due.into_iter() }.map(|(end, operand)| (end == Active::DST, operand.clone()));
-    let entry = Entry {
-        ends: ends.collect(),
-    };
-    Some((backend, entry, active.orders & !asked))
 }

@@ -11,6 +11,7 @@ use transload_hal::{ErrorClass, Fault};
 
 use super::active::Stage;
 use super::command::{Command, CommandKind, Commands};
+use super::entering::is_kept_elsewhere;
 use super::observe::Ended;
 use super::operand::Operand;
 use super::state::State;
@@ -118,10 +119,13 @@ impl State {
             self.handle_proof_step(job, proven);
         }
         let active = &mut self.table[index];
-        if active.detached {
-            // The last view of a storage must not go while the lock is held.
+        if active.detached || active.ends().any(is_kept_elsewhere) {
+            // The last view of a storage must not go while the lock is held. With the views of what another machine has
+            // goes the place in the order there.
             let ends = active.src.take().into_iter().chain(active.dst.take());
             self.after.buffers.extend(ends.map(|end| end.buffer));
+        }
+        if active.detached {
             self.free_place(index);
         }
     }

@@ -8,11 +8,10 @@ use core::time::Duration;
 
 use transload_core::flight::{Flight, Phase};
 use transload_core::{Footprint, Giver, Instant, spread};
-use transload_hal::{ErrorClass, Fault};
+use transload_hal::{Buffer, ErrorClass, Fault};
 
 use super::active::{Active, Stage};
 use super::checked::{Checked, Chosen, Terms};
-use super::entering::is_kept_elsewhere;
 use super::event::EventState;
 use super::operand::Operand;
 use super::planning;
@@ -54,6 +53,11 @@ impl Member {
     /// Returns the group's source, with which a verification compares.
     pub(crate) fn source(&self) -> &Operand {
         &self.source
+    }
+
+    /// Returns whether it reads what another member got.
+    pub(crate) fn has_giver(&self) -> bool {
+        self.giver.is_some()
     }
 }
 
@@ -98,7 +102,11 @@ impl State {
                     self.start((from, checked.dst), (false, &[]), chosen, &terms, now)
                 });
             match started {
-                Ok(id) => members.push(id),
+                Ok(id) => {
+                    // The group has one place in the order, there as here.
+                    self.table[id.index].orders.clear();
+                    members.push(id);
+                }
                 Err(error) => {
                     members.into_iter().for_each(|id| self.withdraw(id));
                     return Err((at, error));
@@ -134,6 +142,9 @@ impl State {
         }
         let active = &mut self.table[leader];
         active.stage = Stage::Waiting;
+        active
+            .orders
+            .extend([&source].into_iter().chain(&destinations));
         active.src = Some(source);
         active.then.push(Arc::clone(turn));
         active.group = Some(Box::new(Group {
@@ -165,11 +176,66 @@ impl State {
             .set(leader, Some(now + LOOKS_EVERY), &mut self.table);
     }
 
+    /// Returns an end of a transfer or group, by its number among those that other machines keep the order of.
+    pub(super) fn end(&self, index: Index, at: usize) -> Option<&Operand> {
+        let active = &self.table[index];
+        match (at.checked_sub(1), &active.group) {
+            (None, _) => active.src.as_ref(),
+            (Some(_), None) => active.dst.as_ref(),
+            (Some(at), Some(group)) => self.table.find(group.members[at])?.dst.as_ref(),
+        }
+    }
+
+    /// Has all that use an end use another view of it.
+    pub(super) fn replace_end(&mut self, index: Index, at: usize, view: Buffer) {
+        let active = &mut self.table[index];
+        let (end, at) = match (at.checked_sub(1), &active.group) {
+            (None, _) => (&mut active.src, None),
+            (Some(_), None) => (&mut active.dst, None),
+            (Some(at), Some(group)) => {
+                let giver = group.members[at];
+                match self.table.find_mut(giver) {
+                    Some(member) => (&mut member.dst, Some(giver)),
+                    None => return self.after.buffers.push(view),
+                }
+            }
+        };
+        let old = end.as_mut();
+        let old = old.map(|end| core::mem::replace(&mut end.buffer, view.clone()));
+        self.after.buffers.extend(old);
+        let group = self.table[index].group.as_ref();
+        let members = group.map(|group| group.members.clone());
+        for id in members.into_iter().flatten() {
+            let Some(active) = self.table.find_mut(id) else {
+                continue;
+            };
+            let Some(member) = &mut active.member else {
+                continue;
+            };
+            let reads = (member.giver == at).then_some(active.src.as_mut());
+            let of_all = at.is_none().then_some(&mut member.source);
+            for end in reads.flatten().into_iter().chain(of_all) {
+                let old = core::mem::replace(&mut end.buffer, view.clone());
+                self.after.buffers.push(old);
+            }
+        }
+        self.after.buffers.push(view);
+    }
+
+    /// Returns the transfers that cannot be made without these ends of a transfer or group.
+    pub(super) fn parts_with(&self, index: Index, ends: &[usize]) -> Vec<TransferId> {
+        match &self.table[index].group {
+            None => alloc::vec![self.table.id(index)],
+            Some(group) if ends.contains(&0) => group.members.clone(),
+            Some(group) => ends.iter().map(|at| group.members[at - 1]).collect(),
+        }
+    }
+
     /// Tells those that read a member's destination how much has arrived there.
     #[cold]
     pub(crate) fn pass_on(&mut self, index: Index) {
         let active = &mut self.table[index];
-        let there = there(active);
+        let (there, is_compared) = (there(active), is_compared(active));
         let Some(member) = &mut active.member else {
             return;
         };
@@ -178,8 +244,9 @@ impl State {
             let Some(follower) = self.table.find_mut(*id) else {
                 continue;
             };
+            let is_given = is_compared || follower.digests.is_some();
             if let Some(flight) = &mut follower.flight {
-                flight.handle_source(there);
+                flight.handle_source(if is_given { there } else { 0 });
             }
             if follower.stage == Stage::Flying {
                 self.enqueue(id.index);
@@ -248,22 +315,23 @@ impl State {
         let given = giver.and_then(|giver| {
             let active = self.table.find_mut(giver)?;
             let (from, there) = (active.dst.clone()?, there(active));
+            let is_compared = is_compared(active);
             active.member.as_mut()?.followers.push(id);
-            Some((giver, from, there))
+            Some((giver, from, there, is_compared))
         });
         let active = &mut self.table[index];
         let Some(member) = &mut active.member else {
             return;
         };
         let (giver, from, there) = match given {
-            Some((giver, from, there)) => (Some(giver), from, there),
+            Some((giver, from, there, is_compared)) => {
+                let is_given = is_compared || active.digests.is_some();
+                (Some(giver), from, if is_given { there } else { 0 })
+            }
             // A giver that is over has left the group.
             None => (None, member.source.clone(), u64::MAX),
         };
         let before = core::mem::replace(&mut member.giver, giver);
-        if is_kept_elsewhere(&from) {
-            active.orders |= Active::SRC;
-        }
         let read = active.src.replace(from);
         self.after.buffers.extend(read.map(|end| end.buffer));
         if let Some(flight) = &mut active.flight {
@@ -335,6 +403,11 @@ impl State {
             }
         }
     }
+}
+
+/// Returns whether a member's bytes are no more to be compared. One that compares none itself gets none before that.
+fn is_compared(active: &Active) -> bool {
+    active.digests.is_none() || matches!(active.result, Some(Ok(_)))
 }
 
 /// Returns how many leading bytes of a member's destination others can read.

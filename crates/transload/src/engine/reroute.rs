@@ -95,7 +95,9 @@ impl State {
                 .any(|end| !end.device.node.is_here())
         };
         let has_session_ended = fault.class == ErrorClass::Lost && failed.links().any(leads_away);
-        if !blameless.contains(&fault.class) && !has_session_ended {
+        // What another member got may have been wrong before.
+        let is_passed_on = compared && active.member.as_ref().is_some_and(|of| of.has_giver());
+        if !blameless.contains(&fault.class) && !has_session_ended && !is_passed_on {
             let reason = alloc::format!("{fault}");
             let planning = &mut self.planning;
             if planning.blame(&failed, failure, compared, &reason, now) {

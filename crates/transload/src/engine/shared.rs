@@ -235,8 +235,8 @@ impl Shared {
         let mut flying = ArrayVec::<(Arc<dyn Backend>, Fence), 16>::new();
         let asked = self.inspect(|state| {
             let active = state.table.find_mut(id)?;
-            let all = active.src.as_ref()?.shape.payload_bytes();
             let flight = active.flight.as_ref()?;
+            let all = flight.len_bytes();
             let arrived = flight.copied_bytes();
             let last = active.flying.iter();
             let last = last.filter(|(_, task)| flight.is_last_step(*task));

@@ -17,7 +17,6 @@ use super::checked::{Checked, Chosen, Terms};
 use super::command::Later;
 use super::deadlines::Deadlines;
 use super::digest::Digest;
-use super::entering::is_kept_elsewhere;
 use super::event::EventState;
 use super::in_flight::InFlight;
 use super::observe::Ended;
@@ -405,13 +404,6 @@ impl State {
             deadline: terms.deadline,
             verify: chosen.verify,
         };
-        let orders = match terms.proof {
-            None => {
-                let bit = |end, bit| if is_kept_elsewhere(end) { bit } else { 0 };
-                bit(&src, Active::SRC) | bit(&dst, Active::DST)
-            }
-            Some(_) => 0,
-        };
         let digests = spec.verify.is_some().then(|| self.take_digests());
         let index = self.table.take();
         let active = &mut self.table[index];
@@ -426,9 +418,11 @@ impl State {
             return Err(TransferError::NoRoute { src, dst, reasons });
         }
         active.stage = Stage::Waiting;
+        if terms.proof.is_none() {
+            active.orders.extend([&src, &dst]);
+        }
         active.src = Some(src);
         active.dst = Some(dst);
-        active.orders = orders;
         active.priority = terms.priority;
         active.digests = digests;
         active.then.extend(terms.then.iter().cloned());
@@ -494,8 +488,18 @@ impl State {
         }
     }
 
-    /// Launches a transfer or guard: nothing stands before it any more.
+    /// Launches a transfer or guard: nothing stands before it any more here.
     fn launch(&mut self, index: Index) {
+        let active = &mut self.table[index];
+        if active.orders.are_left() {
+            active.stage = Stage::Entering;
+            return self.enqueue(index);
+        }
+        self.begin(index);
+    }
+
+    /// The same, once nothing stands before it at other machines either.
+    pub(super) fn begin(&mut self, index: Index) {
         let active = &mut self.table[index];
         if active.flight.is_none() || active.dst.is_none() {
             active.stage = Stage::Guarding;

@@ -172,10 +172,11 @@ impl Drop for Server {
                 .collect()
         };
         open.iter().for_each(SessionHandle::close);
-        open.iter().for_each(SessionHandle::join);
+        // Sessions wait for copies to other nodes.
         if let Some(nodes) = &self.serving.nodes {
             nodes.close();
         }
+        open.iter().for_each(SessionHandle::join);
     }
 }
 

@@ -89,7 +89,12 @@ fn finish(
 ) -> (Vec<Result<Report, TransferError>>, u64) {
     let requests: Vec<Request> = all.iter().map(|to| Request::new(source, to)).collect();
     let begun = fixture.sim.clock().now_ns();
-    let batch = fixture.manager.broadcast(&requests).unwrap();
+    let results = broadcast(fixture, &requests);
+    (results, fixture.sim.clock().now_ns() - begun)
+}
+
+fn broadcast(fixture: &Fixture, requests: &[Request]) -> Vec<Result<Report, TransferError>> {
+    let batch = fixture.manager.broadcast(requests).unwrap();
     while !batch.is_over() {
         // Each event is seen when it comes, as where a thread listens.
         let deadline = fixture.manager.turn();
@@ -100,7 +105,7 @@ fn finish(
             (None, None) => assert!(batch.is_over(), "nothing follows"),
         }
     }
-    (batch.wait(), fixture.sim.clock().now_ns() - begun)
+    batch.wait()
 }
 
 fn assert_arrived(fixture: &Fixture, at: &Buffer, bytes: &[u8]) {
@@ -249,6 +254,46 @@ fn each_destination_is_compared_with_the_source() {
     let results = fixture.manager.broadcast(&requests);
     // This machine reads no other's memory, so nothing there can be compared.
     assert!(results.is_err(), "{results:?}");
+}
+
+#[test]
+fn what_was_corrupted_on_the_way_is_passed_on_to_nobody_as_good() {
+    let bytes = pattern(8 << 20);
+    for verify in [[true; 3], [true, false, false]] {
+        let mut text = cluster(3, 2, &[]);
+        text += "[transform]\nengine = \"cpu:0#2\"\nlatency_ns = 100\nbytes_per_second = 20_000_000_000\n\
+                 [[device]]\nid = \"cpu:0\"\nname = \"host\"\nmemory = [{ kind = \"pinned\", memory_bytes = 8_000_000_000 }]\n";
+        let names = [String::from("sim:0"), name(0), name(1), name(2)];
+        for of in &names {
+            // What is compared comes to this machine, slowly.
+            writeln!(
+                text,
+                "[[link]]\nsrc = \"{of}/device\"\ndst = \"cpu:0/pinned\"\nengine = \"{of}#5\"\nclass = \"pcie\"\nboth = true\n\
+                 back_engine = \"{of}#6\"\nlatency_ns = {LATENCY_NS}\nbytes_per_second = 20_000_000"
+            )
+            .unwrap();
+        }
+        let first = memory("n0/sim:0/device");
+        let rule = Rule::corrupt(3).over(memory("sim:0/device"), first);
+        let script = Script::new().with(rule.nth(1).times(1));
+        let budget = Arc::new(StagingBudget::new(1 << 30));
+        let fixture = Fixture::scripted(&text, Completion::Pumped, &budget, script);
+        let source = fixture.filled("sim:0/device", &bytes);
+        let all: Vec<Buffer> = { names[1..].iter() }
+            .map(|of| fixture.empty(&format!("{of}/device"), bytes.len()))
+            .collect();
+        let requests: Vec<Request> = { all.iter().zip(verify) }
+            .map(|(to, verify)| match verify {
+                true => Request::new(&source, to).verify(),
+                false => Request::new(&source, to),
+            })
+            .collect();
+        let results = broadcast(&fixture, &requests);
+        let fallbacks = { results.iter() }.map(|result| result.as_ref().unwrap().fallbacks().len());
+        assert!(fallbacks.sum::<usize>() > 0, "nothing was corrupted");
+        all.iter()
+            .for_each(|at| assert_arrived(&fixture, at, &bytes));
+    }
 }
 
 #[test]

@@ -13,7 +13,9 @@ use transload::{
 
 use crate::dice::Dice;
 
+mod evil;
 mod forward;
+mod group;
 mod raw;
 
 const NODE: Name = Name::constant("box2");

@@ -106,6 +106,12 @@ pub enum SessionError {
         /// For how many milliseconds.
         ms: u64,
     },
+    /// The peer is there, and goes on with an operation that it was asked to stop.
+    #[error("{address} did not stop an operation in time")]
+    Overdue {
+        /// The peer's address.
+        address: String,
+    },
     /// The connection ended without the peer having said so.
     #[error("the connection with {address} was cut in {step}")]
     Cut {

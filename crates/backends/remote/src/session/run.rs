@@ -334,6 +334,11 @@ impl Run {
                 ms: millis(silence),
             });
         }
+        if self.pipe.limit().is_some_and(|limit| now >= limit) {
+            return Err(SessionError::Overdue {
+                address: address.clone(),
+            });
+        }
         if now >= self.times.next_ping(&self.options) {
             self.times.ping = now;
             self.send(&Message::Ping)?;
@@ -346,7 +351,11 @@ impl Run {
         let until = match self.step {
             Step::Open => {
                 let silent = self.times.received + self.options.silent_after;
-                silent.min(self.times.next_ping(&self.options))
+                let ping = self.times.next_ping(&self.options);
+                self.pipe
+                    .limit()
+                    .into_iter()
+                    .fold(silent.min(ping), Instant::min)
             }
             _ => self.times.start + self.options.handshake,
         };

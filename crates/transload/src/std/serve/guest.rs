@@ -4,8 +4,8 @@ mod operations;
 
 use std::collections::HashMap;
 use std::string::ToString;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use transload_core::{MemoryId, Shape};
 use transload_hal::{AllocSpec, ErrorClass, Fault};
@@ -23,7 +23,9 @@ use operations::{Held, Running, Work};
 
 /// The most operations of a session that may be under way, and the most leases.
 const MOST_OPERATIONS: usize = 4096;
-const MOST_LEASES: usize = 1 << 20;
+const MOST_LEASES: usize = 1 << 16;
+/// The uses of all places in the order of a session.
+const MOST_USES: usize = 4 * MOST_OPERATIONS;
 
 /// One session, on its thread.
 pub(super) struct Guest {
@@ -43,6 +45,8 @@ pub(super) struct Leased {
     number: u64,
     /// Other sessions may use it, too, so each transfer has a place in the order.
     is_shared: AtomicBool,
+    /// By which they open it.
+    token: OnceLock<[u8; 16]>,
     /// Its part of the limit.
     _charge: Charge,
 }
@@ -84,7 +88,7 @@ impl Guest {
         let memory = memory.filter(|memory| self.serving.offered.contains(memory));
         let memory = memory.ok_or_else(|| mistake(format!("{name:?} is not offered")))?;
         self.check_new(id)?;
-        let charge = self.serving.charge(len)?;
+        let charge = self.serving.charge(len.max(align))?;
         let spec = AllocSpec::bytes(len).aligned(align);
         let buffer = self.serving.manager.allocate(memory.into(), spec);
         let buffer = buffer.map_err(|error| Fault::new(class(&error), error.to_string()))?;
@@ -93,6 +97,7 @@ impl Guest {
             buffer,
             number,
             is_shared: AtomicBool::new(false),
+            token: OnceLock::new(),
             _charge: charge,
         };
         self.leases.insert(id, Arc::new(leased));
@@ -108,8 +113,11 @@ impl Guest {
 
     /// Lets other sessions use a lease. Returns the token by which they open it.
     fn share(&self, lease: u64) -> Result<[u8; 16], Fault> {
-        let lease = self.lease(lease)?;
-        let token = token()?;
+        let (lease, fresh) = (self.lease(lease)?, token()?);
+        if let Some(token) = lease.token.get() {
+            return Ok(*token);
+        }
+        let token = *lease.token.get_or_init(|| fresh);
         lease.is_shared.store(true, Ordering::Release);
         self.serving.order().share(token, lease);
         Ok(token)
@@ -136,6 +144,12 @@ impl Guest {
             return Err(mistake(format!(
                 "place {id} exists, or {MOST_OPERATIONS} do"
             )));
+        }
+        let known = self.reservations.values();
+        let known: usize = known.map(|known| known.uses.len()).sum();
+        if known + uses.len() > MOST_USES {
+            let reason = format!("the places of a session have more than {MOST_USES} uses");
+            return Err(mistake(reason));
         }
         let reserved = |of: &wire::Use| {
             let (lease, _) = self.region(of.lease, of.offset, of.len)?;

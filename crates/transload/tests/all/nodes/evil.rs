@@ -1,0 +1,243 @@
+//! Nodes that do not keep to the protocol, as their clients see them.
+
+use std::net::TcpListener;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use transload::hal::{ErrorClass, HostSpan};
+use transload::model::Name;
+use transload::remote::{PrivateKey, PublicKey};
+use transload::{AllocSpec, Buffer, Error, TransferManager};
+use transload_remote::wire::{self, Message, Outcome, ProtocolError};
+use transload_remote::{Event, Handler, Options, Peer, Pipe, Session, SessionError, SessionHandle};
+
+use super::raw::Raw;
+use super::{manager, serve};
+
+type Act = Box<dyn FnMut(&Message, &mut Pipe) + Send>;
+type Later = Arc<Mutex<Vec<Box<dyn FnOnce(&mut Pipe) + Send>>>>;
+
+/// A node that answers as it likes.
+struct Evil {
+    address: String,
+    key: PublicKey,
+    client: PrivateKey,
+    session: Receiver<SessionHandle>,
+    later: Later,
+    closed: Receiver<SessionError>,
+}
+
+struct EvilHandler {
+    inventory: Option<wire::Inventory>,
+    act: Act,
+    later: Later,
+    closed: Sender<SessionError>,
+}
+
+impl Handler for EvilHandler {
+    fn opened(&mut self, _: Peer, pipe: &mut Pipe) -> Result<(), ProtocolError> {
+        match self.inventory.take() {
+            Some(inventory) => pipe.send(&Message::Inventory(inventory)),
+            None => Ok(()),
+        }
+    }
+
+    fn handle(&mut self, event: Event, pipe: &mut Pipe) -> Result<(), ProtocolError> {
+        match event {
+            Event::Message(Message::Allocate { id, .. }) => {
+                pipe.send(&Message::Allocated { id, number: 1 })?;
+            }
+            Event::Message(message) => (self.act)(&message, pipe),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn woken(&mut self, pipe: &mut Pipe) -> Result<(), ProtocolError> {
+        let later = std::mem::take(&mut *self.later.lock().unwrap());
+        later.into_iter().for_each(|act| act(pipe));
+        Ok(())
+    }
+
+    fn closed(&mut self, reason: SessionError) {
+        let _ = self.closed.send(reason);
+    }
+}
+
+/// Starts a node that accepts one session: that of `peer`, or else of the key in it.
+fn evil(
+    peer: Option<PublicKey>,
+    inventory: wire::Inventory,
+    act: impl FnMut(&Message, &mut Pipe) + Send + 'static,
+) -> Evil {
+    let [key, client] = [(); 2].map(|()| PrivateKey::generate().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let later = Later::default();
+    let (told, closed) = mpsc::channel();
+    let handler = EvilHandler {
+        inventory: Some(inventory),
+        act: Box::new(act),
+        later: Arc::clone(&later),
+        closed: told,
+    };
+    let (told, session) = mpsc::channel();
+    let (public, allowed) = (key.public(), peer.unwrap_or(client.public()));
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let session = Session::accept(stream, &key, &[allowed], handler, Options::default());
+        let _ = told.send(session.unwrap());
+    });
+    Evil {
+        address,
+        key: public,
+        client,
+        session,
+        later,
+        closed,
+    }
+}
+
+impl Evil {
+    fn connect(&self, manager: &TransferManager, name: &str) -> Result<(), Error> {
+        let name = Name::new(name).unwrap();
+        manager.connect(name, &self.address, &self.client, self.key)
+    }
+}
+
+fn offer(memories: u32) -> wire::Inventory {
+    let piece = wire::Piece {
+        from_bytes: 0,
+        fixed_ns: 50_000,
+        bytes_per_second: 1_000_000_000,
+    };
+    let memory = |index| wire::Memory {
+        id: format!("cuda:{index}/device"),
+        total_bytes: None,
+        max_alloc_bytes: 1 << 40,
+        alignment: 64,
+        into: vec![piece],
+        out_of: vec![piece],
+    };
+    let device = |index| wire::Device {
+        id: format!("cuda:{index}"),
+        name: "x".into(),
+        software: false,
+        simulated: false,
+        memory_bytes: None,
+        driver: None,
+    };
+    wire::Inventory {
+        devices: (0..memories.min(8)).map(device).collect(),
+        memories: (0..memories).map(|index| memory(index % 8)).collect(),
+        forwards: true,
+    }
+}
+
+fn at(manager: &TransferManager, name: &str, bytes: u64) -> Buffer {
+    let place = format!("{name}/cuda:0").parse().unwrap();
+    manager.allocate(place, AllocSpec::bytes(bytes)).unwrap()
+}
+
+#[test]
+fn a_read_that_is_answered_as_a_turn_ends_the_session_before_the_copy() {
+    const LEN: usize = 4096;
+    static BYTES: [u8; LEN] = [0xEE; LEN];
+    let (told, asked) = mpsc::channel();
+    let evil = evil(None, offer(1), move |message, pipe| {
+        if let Message::Read { id, .. } = message {
+            pipe.send(&Message::Entered { id: *id }).unwrap();
+            let _ = told.send(*id);
+        }
+    });
+    let manager = manager();
+    evil.connect(&manager, "box2").unwrap();
+    let session = evil.session.recv().unwrap();
+    let there = at(&manager, "box2", LEN as u64);
+    let mut mine = vec![1; LEN];
+    manager.copy_into_slice(&there, &mut mine).unwrap_err();
+    let id = asked.recv().unwrap();
+    let late = Box::new(move |pipe: &mut Pipe| {
+        // SAFETY: the bytes live as long as the program, and no code writes them.
+        unsafe { pipe.send_data(id, 0, HostSpan::of(&BYTES)) };
+    });
+    evil.later.lock().unwrap().push(late);
+    session.wake();
+    evil.closed.recv().unwrap();
+    assert!(mine.iter().all(|byte| std::hint::black_box(*byte) == 1));
+}
+
+#[test]
+fn a_grant_that_ends_before_it_was_given_fails_the_copy() {
+    let one = evil(None, offer(1), |message, pipe| {
+        if let Message::Grant { id, .. } = message {
+            let (id, outcome) = (*id, Outcome::Done);
+            pipe.send(&Message::Ended { id, outcome }).unwrap();
+        }
+    });
+    let two = evil(None, offer(1), |_, _| {});
+    let manager = manager();
+    one.connect(&manager, "box2").unwrap();
+    two.connect(&manager, "box3").unwrap();
+    let (dst, src) = (at(&manager, "box2", 1 << 20), at(&manager, "box3", 1 << 20));
+    let transfer = manager.copy(&src, &dst);
+    // The first way is by the grant, the next one through this machine, where the second node never answers.
+    two.session.recv().unwrap().close();
+    transfer.wait().unwrap_err();
+}
+
+#[test]
+fn an_operation_that_a_node_never_ends_ends_with_its_session_once_it_is_cancelled() {
+    let evil = evil(None, offer(1), |_, _| {});
+    let manager = manager();
+    evil.connect(&manager, "box2").unwrap();
+    let there = at(&manager, "box2", 1 << 20);
+    let source = manager.adopt(vec![1u8; 1 << 20]).unwrap();
+    let transfer = manager.copy(&source, &there);
+    transfer.cancel();
+    // If the copy had begun, the session with it.
+    manager.wait_idle();
+}
+
+#[test]
+fn a_server_ends_while_a_node_keeps_a_copy_of_its_client() {
+    let served = serve(1 << 20);
+    let (told, asked) = mpsc::channel();
+    let evil = evil(Some(served.key), offer(1), move |_, _| {
+        let _ = told.send(());
+    });
+    let raw = Raw::connect(&served);
+    raw.lease(1, 4096);
+    raw.say(Message::Copy {
+        id: 2,
+        reservation: 0,
+        src: wire::Place {
+            lease: 1,
+            offset: 0,
+        },
+        dst: wire::Destination::Node {
+            address: evil.address.clone(),
+            key: evil.key.0,
+            token: [0; 16],
+        },
+        len: 4096,
+    });
+    asked.recv().unwrap();
+    raw.handle.close();
+    drop(served);
+}
+
+#[test]
+fn a_node_that_offers_too_much_or_twice_the_same_is_refused() {
+    for (memories, reason) in [
+        (3000, "memories: 3000 are more than 256"),
+        (9, "cuda:0/device: it is listed twice"),
+    ] {
+        let evil = evil(None, offer(memories), |_, _| {});
+        let error = evil.connect(&manager(), "box2").unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Unsupported, "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
+        evil.closed.recv().unwrap();
+    }
+}
