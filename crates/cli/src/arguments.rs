@@ -12,7 +12,7 @@ use transload_tensors::DType;
 use crate::nodes::{NodeSpec, PublicKey};
 use crate::stop::Word;
 
-/// Moves bytes between any two memories of this machine, by the fastest path that it really has
+/// Moves bytes between any two memories, of this machine and others, by the fastest path that they really have
 #[derive(Debug, Parser)]
 #[command(name = "transload", version, after_help = ENVIRONMENT_AND_EXIT_CODES, disable_help_subcommand = true)]
 pub(crate) struct Arguments {
@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
 
-    /// Connects to other machines, and serves them, with the private key in FILE
+    /// The private key of this machine, for --node, --nodes and serve
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
 
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     #[arg(long, global = true, value_name = "NAME=ADDRESS:PORT,PUBLIC_KEY")]
     pub(crate) node: Vec<NodeSpec>,
 
-    /// Connects to the machines that a TOML file lists
+    /// Connects to the machines that a TOML file lists, as docs/cluster.md shows it
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) nodes: Option<PathBuf>,
 
@@ -63,9 +63,9 @@ pub(crate) enum Command {
         #[arg(value_parser = model_path())]
         model: PathBuf,
     },
-    /// Makes a key for this machine, and prints the public one
+    /// Prints the public key of this machine, and makes the private one if there is none
     Key {
-        /// Where the private key is written; no file may be there
+        /// The private key: written unless it is there
         file: PathBuf,
     },
     /// Lets other machines allocate memory here, and copy to and from it
@@ -76,6 +76,24 @@ pub(crate) enum Command {
         /// The shell
         shell: Shell,
     },
+}
+
+impl Command {
+    /// The places that it names, of those commands that use no others.
+    pub(crate) fn places(&self) -> Option<Vec<Place>> {
+        match self {
+            Command::Copy(options) => {
+                let stops = options.stops.iter().filter_map(|word| match word {
+                    Word::Stop(stop) => Some(stop.place()),
+                    Word::And => None,
+                });
+                Some(stops.collect())
+            }
+            Command::Explain(options) => Some(vec![options.src, options.dst]),
+            Command::Load(options) => Some(options.to.clone()),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

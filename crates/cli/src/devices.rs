@@ -1,5 +1,6 @@
 //! `transload devices`
 
+use transload::hal::DeviceInfo;
 use transload::{ByteSize, DeviceId, DeviceKind, MemoryId};
 
 use crate::arguments::DevicesOptions;
@@ -18,7 +19,7 @@ pub(crate) fn run(
     if output.is_json() {
         return output.json(&document(&machine));
     }
-    let rows = machine.manager.devices().into_iter().map(|device| {
+    let rows = devices(&machine).map(|device| {
         vec![
             device.id.to_string(),
             device.backend.to_string(),
@@ -43,14 +44,25 @@ pub(crate) fn run(
     output.table(&["ABSENT", "WHY"], rows.collect())
 }
 
-/// The kinds of devices of which there is none, or not each, with the reason.
+/// The kinds of devices of which there is none, or not each, and the other machines that are not there, with the reason.
 fn absent(machine: &Machine) -> impl Iterator<Item = json::Absent> {
     let kinds = [DeviceKind::WGPU, DeviceKind::CUDA, DeviceKind::METAL];
-    kinds.into_iter().filter_map(|kind| {
+    let kinds = kinds.into_iter().filter_map(|kind| {
         let reason = machine.manager.lacks(kind)?;
         let backend = kind.to_string();
         Some(json::Absent { backend, reason })
-    })
+    });
+    let nodes = machine.lacks.iter().map(|lack| json::Absent {
+        backend: lack.name.to_string(),
+        reason: lack.error.to_string(),
+    });
+    kinds.chain(nodes)
+}
+
+/// The devices, without the networks between machines: nothing can be copied there.
+fn devices(machine: &Machine) -> impl Iterator<Item = DeviceInfo> {
+    let devices = machine.manager.devices().into_iter();
+    devices.filter(|device| device.id.kind != DeviceKind::NETWORK)
 }
 
 /// The memories of a device, the default one first.
@@ -61,7 +73,7 @@ fn memories(machine: &Machine, device: DeviceId, told: impl Fn(MemoryId) -> Stri
 }
 
 fn document(machine: &Machine) -> json::Devices {
-    let device = |device: transload::hal::DeviceInfo| json::Device {
+    let device = |device: DeviceInfo| json::Device {
         id: device.id.to_string(),
         backend: device.backend.to_string(),
         name: device.name,
@@ -74,7 +86,7 @@ fn document(machine: &Machine) -> json::Devices {
         simulated: machine.is_mixed().then_some(device.simulated),
     };
     json::Devices {
-        devices: machine.manager.devices().into_iter().map(device).collect(),
+        devices: devices(machine).map(device).collect(),
         absent: absent(machine).collect(),
     }
 }

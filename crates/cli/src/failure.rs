@@ -98,11 +98,14 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Save(#[from] SaveError),
     /// A file that lists no machines.
-    #[error("{path} lists no machines: {reason}", path = path.display())]
+    #[error("{path} cannot be read as a list of machines: {reason}", path = path.display())]
     Nodes { path: PathBuf, reason: String },
+    /// Two machines of one name.
+    #[error("two machines are named {name}")]
+    Twins { name: String },
     /// A machine, and no key to connect with.
     #[error(
-        "other machines want a key: make one with `transload key FILE`, and name it with --key FILE"
+        "other machines want a key: make one with `transload key FILE`, and name it with --key FILE, or as key = \"FILE\" in the file of --nodes"
     )]
     NoKey,
     /// A key that cannot be used or written.
@@ -213,6 +216,7 @@ impl Failure {
             | Failure::Replaces { .. }
             | Failure::ReadOnly { .. }
             | Failure::Nodes { .. }
+            | Failure::Twins { .. }
             | Failure::NoKey
             | Failure::Key(_)
             | Failure::Address { .. }

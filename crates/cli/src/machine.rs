@@ -13,7 +13,7 @@ use transload_testkit::topology;
 
 use crate::costs::{Costs, Wanted};
 use crate::failure::Failure;
-use crate::nodes::Nodes;
+use crate::nodes::{Lack, Nodes};
 
 /// The costs that a command asks for, and the machines that it connects to.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +28,8 @@ pub(crate) struct Machine {
     pub(crate) manager: TransferManager,
     /// The costs that its plans use.
     pub(crate) costs: Costs,
+    /// Other machines that could not be connected to.
+    pub(crate) lacks: Vec<Lack>,
     sim: Option<Sim>,
     /// Whether the machine exists only as a description.
     is_described: bool,
@@ -80,7 +82,7 @@ impl Machine {
         // The saved profile is read below, where a refusal can be reported.
         let builder = TransferManager::builder().discover().default_costs();
         let manager = keep(builder.trace(is_traced), verdicts).build()?;
-        asked.nodes.connect(&manager)?;
+        let lacks = asked.nodes.connect(&manager)?;
         let costs = Costs::apply(asked.costs, &manager)?;
         if let Some(sim) = &sim {
             manager
@@ -90,6 +92,7 @@ impl Machine {
         Ok(Machine {
             manager,
             costs,
+            lacks,
             sim,
             is_described: false,
         })
@@ -126,6 +129,7 @@ impl Machine {
         Ok(Machine {
             manager,
             costs,
+            lacks: Vec::new(),
             sim: Some(sim),
             is_described: true,
         })

@@ -8,12 +8,12 @@ use std::{fmt, fs};
 
 use serde::Deserialize;
 pub(crate) use transload::ServeError;
-use transload::TransferManager;
 use transload::model::Name;
 use transload::remote::PrivateKey;
 pub(crate) use transload::remote::{KeyError, PublicKey};
+use transload::{DeviceName, Place, TransferManager};
 
-use crate::arguments::{Arguments, ServeArguments};
+use crate::arguments::{Arguments, Command, ServeArguments};
 use crate::failure::Failure;
 use crate::json;
 use crate::machine::{Asked, Machine};
@@ -45,6 +45,10 @@ impl FromStr for NodeSpec {
         };
         let (name, rest) = (text.split_once('=')).ok_or_else(|| error(&"there is no ="))?;
         let (address, key) = (rest.rsplit_once(',')).ok_or_else(|| error(&"there is no key"))?;
+        let port = address.rsplit_once(':').map(|(_, port)| port.parse());
+        if !matches!(port, Some(Ok::<u16, _>(_))) {
+            return Err(error(&"there is no port"));
+        }
         Ok(NodeSpec {
             name: name.parse().map_err(|wrong| error(&wrong))?,
             address: address.into(),
@@ -76,18 +80,44 @@ struct NodeEntry {
 pub(crate) struct Nodes {
     key: Option<PathBuf>,
     all: Vec<NodeSpec>,
+    /// The command goes on without those that cannot be connected to.
+    may_lack: bool,
+}
+
+/// A machine that could not be connected to, and why.
+#[derive(Debug)]
+pub(crate) struct Lack {
+    pub(crate) name: Name,
+    pub(crate) error: transload::Error,
 }
 
 impl Nodes {
+    /// Those that a command needs: the ones that its places name, or else all.
+    ///
     /// # Errors
-    /// If the file of machines cannot be read.
+    /// If the file of machines cannot be read, or two machines have one name.
     pub(crate) fn of(arguments: &Arguments) -> Result<Nodes, Failure> {
         let mut nodes = Nodes {
             key: arguments.key.clone(),
             all: arguments.node.clone(),
+            may_lack: matches!(arguments.command, Command::Devices(_)),
         };
         if let Some(path) = &arguments.nodes {
             nodes.read(path)?;
+        }
+        nodes.all.sort_by_key(|node| node.name);
+        if let Some(twins) = nodes
+            .all
+            .windows(2)
+            .find(|pair| pair[0].name == pair[1].name)
+        {
+            return Err(Failure::Twins {
+                name: twins[0].name.to_string(),
+            });
+        }
+        if let Some(places) = arguments.command.places() {
+            let named = |node: &NodeSpec| places.iter().any(|place| node.has(*place));
+            nodes.all.retain(named);
         }
         Ok(nodes)
     }
@@ -122,19 +152,40 @@ impl Nodes {
         Ok(PrivateKey::read(path)?)
     }
 
-    /// Connects to all of them.
+    /// Connects to them. Returns those that the command goes on without.
     ///
     /// # Errors
-    /// If one cannot be connected to.
-    pub(crate) fn connect(&self, manager: &TransferManager) -> Result<(), Failure> {
+    /// If one that the command needs cannot be connected to.
+    pub(crate) fn connect(&self, manager: &TransferManager) -> Result<Vec<Lack>, Failure> {
+        let mut lacks = Vec::new();
         if self.is_empty() {
-            return Ok(());
+            return Ok(lacks);
         }
         let key = self.private_key()?;
-        for node in &self.all {
-            manager.connect(node.name, &node.address, &key, node.key)?;
+        for NodeSpec {
+            name,
+            address,
+            key: peer,
+        } in &self.all
+        {
+            let name = *name;
+            match manager.connect(name, address, &key, *peer) {
+                Ok(()) => {}
+                Err(error) if self.may_lack => lacks.push(Lack { name, error }),
+                Err(error) => return Err(error.into()),
+            }
         }
-        Ok(())
+        Ok(lacks)
+    }
+}
+
+impl NodeSpec {
+    /// Returns whether a place is at the machine.
+    fn has(&self, place: Place) -> bool {
+        match place.device {
+            DeviceName::Id(id) => id.node.name() == Some(self.name),
+            _ => false,
+        }
     }
 }
 
@@ -152,8 +203,14 @@ fn resolve(address: &str) -> Result<SocketAddr, Failure> {
 
 /// `transload key FILE`
 pub(crate) fn key(path: &Path, output: &mut Output) -> Result<(), Failure> {
-    let key = PrivateKey::generate()?;
-    key.write_new(path)?;
+    let key = match path.exists() {
+        true => PrivateKey::read(path)?,
+        false => {
+            let key = PrivateKey::generate()?;
+            key.write_new(path)?;
+            key
+        }
+    };
     let public_key = key.public().to_string();
     match output.is_json() {
         true => output.json(&json::Key { public_key }),
@@ -175,12 +232,14 @@ pub(crate) fn serve(
     machine.costs.note(output);
     let server = machine.manager.serve(serve)?;
     let address = server.address();
-    match output.is_json() {
-        true => output.json(&json::Serving {
+    let text = match output.is_json() {
+        // Not the last word: the end of the program has that.
+        true => output.document(&json::Serving {
             address: address.to_string(),
         })?,
-        false => output.line(format_args!("serving on {address}; Ctrl-C ends it"))?,
-    }
+        false => format!("serving on {address}; Ctrl-C ends it"),
+    };
+    output.line(text)?;
     loop {
         // A signal ends the program.
         std::thread::park();

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::str::FromStr;
 
+use transload::model::Name;
 use transload::{ErrorClass, TransferManager};
 
 use crate::arguments::{Arguments, ServeArguments};
@@ -53,6 +54,13 @@ impl FromStr for NodeSpec {
 #[derive(Debug)]
 pub(crate) struct Nodes;
 
+/// A machine that could not be connected to: there is none.
+#[derive(Debug)]
+pub(crate) struct Lack {
+    pub(crate) name: Name,
+    pub(crate) error: transload::Error,
+}
+
 impl Nodes {
     pub(crate) fn of(arguments: &Arguments) -> Result<Nodes, Failure> {
         match arguments.nodes {
@@ -61,8 +69,8 @@ impl Nodes {
         }
     }
 
-    pub(crate) fn connect(&self, _: &TransferManager) -> Result<(), Failure> {
-        Ok(())
+    pub(crate) fn connect(&self, _: &TransferManager) -> Result<Vec<Lack>, Failure> {
+        Ok(Vec::new())
     }
 }
 
