@@ -127,7 +127,8 @@ impl TransferManager {
     /// sends its bytes once. Destinations that fail, stand still or are much slower than the others pass nothing on any
     /// more; the others get the rest from elsewhere. Each request's result tells how its own destination fared.
     ///
-    /// All requests together have one place in the order of transfers. They have the same source.
+    /// All requests together have one place in the order of transfers, also at other machines. They have the same source.
+    /// Others may read a destination until the batch is over, so until then no code writes it past the manager.
     ///
     /// # Errors
     /// The index of the first request that cannot be accepted, and what is wrong with it.
