@@ -258,6 +258,11 @@ impl Pipe {
         self.incoming.forget(op);
     }
 
+    /// Returns of how many operations bytes are expected, or still come and are discarded.
+    pub fn expecting(&self) -> usize {
+        self.incoming.operations()
+    }
+
     /// Returns the offset of the first byte of an operation that has not been encrypted, or that has not arrived, in the
     /// first span that is being sent or expected; `None` if there is none.
     pub fn progress(&self, op: u64) -> Option<u64> {

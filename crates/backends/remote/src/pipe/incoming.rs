@@ -134,6 +134,11 @@ impl Incoming {
         self.expected.remove(&op);
     }
 
+    /// Returns of how many operations bytes are still to come.
+    pub(super) fn operations(&self) -> usize {
+        self.expected.len()
+    }
+
     pub(super) fn progress(&self, op: u64) -> Option<u64> {
         let part = self.expected.get(&op)?.first()?;
         let first = part.done.first().filter(|done| done.start == 0);

@@ -122,6 +122,27 @@ pub(super) fn use_of(lease: u64, len: u64) -> wire::Use {
 }
 
 #[test]
+fn a_client_that_owes_the_bytes_of_ever_more_writes_is_cut_off() {
+    let served = serve(1 << 20);
+    let raw = Raw::connect(&served);
+    raw.lease(1, 64);
+    let asked = (2..20_000).take_while(|id| {
+        raw.say(Message::Write {
+            id: *id,
+            reservation: 0,
+            lease: 1,
+            offset: 0,
+            len: 64,
+        });
+        let goes = matches!(raw.hear(), Some(Message::Go { .. }));
+        raw.say(Message::Stop { id: *id });
+        goes && matches!(raw.hear(), Some(Message::Ended { .. }))
+    });
+    assert!(asked.count() < 10_000);
+    served.wait_until_empty();
+}
+
+#[test]
 fn a_place_in_the_order_goes_with_its_session() {
     let served = serve(1 << 30);
     let holder = Raw::connect(&served);

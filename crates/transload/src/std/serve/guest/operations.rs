@@ -8,12 +8,12 @@ use std::task::{Context, Poll, Waker};
 
 use transload_hal::{ErrorClass, Fault};
 use transload_remote::wire::{self, Message, Outcome, ProtocolError};
-use transload_remote::{GrantedBytes, Pipe, PublicKey, Remote, STREAMS};
+use transload_remote::{GrantedBytes, Pipe, PublicKey, Remote, STREAMS, misplaced};
 
 use super::super::grant::Write;
 use super::super::order::Place;
 use super::super::ready::{News, Woken};
-use super::{Guest, Leased, class, mistake, refused};
+use super::{Guest, Leased, MOST_OPERATIONS, class, mistake, refused};
 use crate::{Region, Request, Transfer, TransferError};
 
 /// An operation under way. Holds what it touches.
@@ -223,6 +223,10 @@ impl Guest {
         pipe.cancel(id);
         // What was asked for and has not come. The peer sends it, or tells that it does not.
         pipe.discard(id);
+        if pipe.expecting() > 2 * MOST_OPERATIONS {
+            let told = "more operations than can be under way owe their bytes";
+            return Err(misplaced(told.into()));
+        }
         pipe.send(&Message::Ended { id, outcome })
     }
 }
