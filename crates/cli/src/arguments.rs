@@ -78,24 +78,6 @@ pub(crate) enum Command {
     },
 }
 
-impl Command {
-    /// The places that it names, of those commands that use no others.
-    pub(crate) fn places(&self) -> Option<Vec<Place>> {
-        match self {
-            Command::Copy(options) => {
-                let stops = options.stops.iter().filter_map(|word| match word {
-                    Word::Stop(stop) => Some(stop.place()),
-                    Word::And => None,
-                });
-                Some(stops.collect())
-            }
-            Command::Explain(options) => Some(vec![options.src, options.dst]),
-            Command::Load(options) => Some(options.to.clone()),
-            _ => None,
-        }
-    }
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct DevicesOptions {
     /// Adds the simulated devices of a machine that a TOML file describes

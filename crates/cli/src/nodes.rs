@@ -18,6 +18,7 @@ use crate::failure::Failure;
 use crate::json;
 use crate::machine::{Asked, Machine};
 use crate::output::Output;
+use crate::stop::Word;
 
 /// Another machine, as it is typed: `box2=10.0.0.2:7171,PUBLIC_KEY`.
 #[derive(Clone, Debug)]
@@ -185,6 +186,24 @@ impl NodeSpec {
         match place.device {
             DeviceName::Id(id) => id.node.name() == Some(self.name),
             _ => false,
+        }
+    }
+}
+
+impl Command {
+    /// The places that it names, of those commands that use no others.
+    fn places(&self) -> Option<Vec<Place>> {
+        match self {
+            Command::Copy(options) => {
+                let stops = options.stops.iter().filter_map(|word| match word {
+                    Word::Stop(stop) => Some(stop.place()),
+                    Word::And => None,
+                });
+                Some(stops.collect())
+            }
+            Command::Explain(options) => Some(vec![options.src, options.dst]),
+            Command::Load(options) => Some(options.to.clone()),
+            _ => None,
         }
     }
 }

@@ -230,10 +230,7 @@ fn a_server_ends_while_a_node_keeps_a_copy_of_its_client() {
 
 #[test]
 fn a_node_that_offers_too_much_or_twice_the_same_is_refused() {
-    for (memories, reason) in [
-        (3000, "3000 are more than 256"),
-        (9, "it is listed twice"),
-    ] {
+    for (memories, reason) in [(3000, "3000 are more than 256"), (9, "it is listed twice")] {
         let evil = evil(None, offer(memories), |_, _| {});
         let error = evil.connect(&manager(), "box2").unwrap_err();
         assert_eq!(error.class(), ErrorClass::Unsupported, "{error}");
