@@ -215,7 +215,7 @@ fn dropping_a_worker_ends_everything_once() {
     let (one, mut other) = (Side::new(ucx), Side::new(ucx));
     let endpoint = one.connect(other.worker.address());
     let (large, mut targets) = (pattern(8 << 20, 4), vec![[0; 8]; 4]);
-    // Nobody receives these.
+    // The other side posts no receives for these.
     one.send(0, endpoint, 1, &large);
     one.send(1, endpoint, 1, &large);
     one.send(2, endpoint, 1, &[1]);

@@ -235,7 +235,7 @@ impl State {
     #[cold]
     pub(crate) fn pass_on(&mut self, index: Index) {
         let active = &mut self.table[index];
-        let (there, is_compared) = (there(active), is_compared(active));
+        let given = [false, true].map(|compares| there(active, compares));
         let Some(member) = &mut active.member else {
             return;
         };
@@ -244,9 +244,8 @@ impl State {
             let Some(follower) = self.table.find_mut(*id) else {
                 continue;
             };
-            let is_given = is_compared || follower.digests.is_some();
             if let Some(flight) = &mut follower.flight {
-                flight.handle_source(if is_given { there } else { 0 });
+                flight.handle_source(given[usize::from(follower.digests.is_some())]);
             }
             if follower.stage == Stage::Flying {
                 self.enqueue(id.index);
@@ -310,24 +309,21 @@ impl State {
     }
 
     /// Has a member read the destination of another one, or the group's source.
-    fn read_from(&mut self, index: Index, giver: Option<TransferId>) {
+    pub(super) fn read_from(&mut self, index: Index, giver: Option<TransferId>) {
         let id = self.table.id(index);
+        let compares = self.table[index].digests.is_some();
         let given = giver.and_then(|giver| {
             let active = self.table.find_mut(giver)?;
-            let (from, there) = (active.dst.clone()?, there(active));
-            let is_compared = is_compared(active);
+            let (from, there) = (active.dst.clone()?, there(active, compares));
             active.member.as_mut()?.followers.push(id);
-            Some((giver, from, there, is_compared))
+            Some((giver, from, there))
         });
         let active = &mut self.table[index];
         let Some(member) = &mut active.member else {
             return;
         };
         let (giver, from, there) = match given {
-            Some((giver, from, there, is_compared)) => {
-                let is_given = is_compared || active.digests.is_some();
-                (Some(giver), from, if is_given { there } else { 0 })
-            }
+            Some((giver, from, there)) => (Some(giver), from, there),
             // A giver that is over has left the group.
             None => (None, member.source.clone(), u64::MAX),
         };
@@ -361,16 +357,6 @@ impl State {
         self.enqueue(index);
     }
 
-    /// Has a member whose source leads nowhere read the group's source. Returns whether it has read another one.
-    pub(crate) fn read_at_source(&mut self, index: Index) -> bool {
-        let member = self.table[index].member.as_deref();
-        let has_giver = member.is_some_and(|member| member.giver.is_some());
-        if has_giver {
-            self.read_from(index, None);
-        }
-        has_giver
-    }
-
     /// Looks which members hold up those behind them, and cuts these out.
     #[cold]
     pub(crate) fn look_at_group(&mut self, leader: Index, now: Instant) {
@@ -382,7 +368,7 @@ impl State {
             let Some(active) = self.table.find_mut(*id).filter(|active| active.is_live()) else {
                 continue;
             };
-            let arrived = there(active);
+            let arrived = there(active, true);
             let Some(flight) = &active.flight else {
                 continue;
             };
@@ -405,15 +391,12 @@ impl State {
     }
 }
 
-/// Returns whether a member's bytes are no more to be compared. One that compares none itself gets none before that.
-fn is_compared(active: &Active) -> bool {
-    active.digests.is_none() || matches!(active.result, Some(Ok(_)))
-}
-
-/// Returns how many leading bytes of a member's destination others can read.
-fn there(active: &Active) -> u64 {
-    match (&active.result, &active.flight) {
+/// Returns how many leading bytes of a member's destination another member can read, which compares what it gets or does not.
+/// One that does not gets none before the giver's own comparison.
+fn there(giver: &Active, compares: bool) -> u64 {
+    match (&giver.result, &giver.flight) {
         (Some(Ok(_)), _) => u64::MAX,
+        _ if giver.digests.is_some() && !compares => 0,
         (_, Some(flight)) if flight.phase() != Phase::Copy => u64::MAX,
         (_, flight) => flight.as_ref().map_or(0, Flight::leading_bytes),
     }

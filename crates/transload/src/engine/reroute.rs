@@ -23,7 +23,8 @@ impl State {
         // After a caller's mistake another route would fail likewise.
         let is_last = class.is_none_or(|class| class == ErrorClass::Caller);
         // A member of a group may get its bytes from elsewhere.
-        let has_giver = active.member.is_some() && failure.phase == Phase::Copy;
+        let member = active.member.as_ref();
+        let has_giver = failure.phase == Phase::Copy && member.is_some_and(|of| of.has_giver());
         let is_last = is_last && !has_giver;
         let ends = active.src.as_ref().zip(active.dst.as_ref());
         let ends = ends.filter(|_| !is_last && !is_crossing && !is_only_way);
@@ -31,7 +32,8 @@ impl State {
             let is_new = |plan: &Arc<Plan>| is_untried(active, plan) && fits(active, plan);
             self.planning.another(ends, failure.phase, now, is_new)
         });
-        if next.is_none() && has_giver && self.read_at_source(index) {
+        if next.is_none() && has_giver {
+            self.read_from(index, None);
             let active = &self.table[index];
             let ends = active.src.as_ref().zip(active.dst.as_ref());
             let is_new = |plan: &Arc<Plan>| is_untried(active, plan);
@@ -39,7 +41,7 @@ impl State {
         }
         let active = &mut self.table[index];
         if active.member.is_some() {
-            let bytes = active.flight.as_ref().map_or(0, Flight::source_bytes);
+            let bytes = active.flight.as_ref().map_or(0, Flight::len_bytes);
             next = next.map(|plan| Arc::new(plan.in_chunks(planning::passed_on(bytes))));
         }
         if next.is_some() {

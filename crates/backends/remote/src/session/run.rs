@@ -396,7 +396,7 @@ impl Run {
         });
         self.pipe.close(last.as_ref());
         match reason {
-            // There is nobody to tell.
+            // No byte reaches the peer any more.
             SessionError::Io { .. } | SessionError::Silent { .. } | SessionError::Cut { .. } => {}
             _ => self.linger(),
         }

@@ -58,7 +58,7 @@ pub enum Message {
     Shared {
         /// The question.
         id: u64,
-        /// Whoever knows it can open the lease.
+        /// A session that sends it can open the lease.
         token: [u8; 16],
     },
     /// Client: use a lease that another session has shared. Answered by `Opened` or `Refused`.

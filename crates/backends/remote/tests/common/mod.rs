@@ -1,5 +1,8 @@
 //! A side of a session for tests: what it is told goes through a channel, and what it does are closures.
-#![allow(dead_code)]
+#![allow(
+    dead_code,
+    reason = "each test file is a program of its own and uses some of this"
+)]
 
 #[path = "../../src/numbers.rs"]
 pub(crate) mod numbers;
