@@ -36,6 +36,10 @@ pub(crate) struct Arguments {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) nodes: Option<PathBuf>,
 
+    /// Lets UCX carry bytes between machines unencrypted; give it on both (docs/cluster.md says what that opens)
+    #[arg(long, global = true)]
+    pub(crate) trusted_network: bool,
+
     #[command(subcommand)]
     pub(crate) command: Command,
 }

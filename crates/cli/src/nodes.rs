@@ -65,6 +65,8 @@ struct NodesFile {
     /// The file of this machine's key, beside the file of machines unless it is a whole path.
     #[serde(default)]
     key: Option<PathBuf>,
+    #[serde(default, rename = "trusted-network")]
+    trusted_network: bool,
     #[serde(default)]
     node: BTreeMap<String, NodeEntry>,
 }
@@ -81,6 +83,8 @@ struct NodeEntry {
 pub(crate) struct Nodes {
     key: Option<PathBuf>,
     all: Vec<NodeSpec>,
+    /// UCX may carry bytes.
+    trusted_network: bool,
     /// The command goes on without those that cannot be connected to.
     may_lack: bool,
 }
@@ -101,6 +105,7 @@ impl Nodes {
         let mut nodes = Nodes {
             key: arguments.key.clone(),
             all: arguments.node.clone(),
+            trusted_network: arguments.trusted_network,
             may_lack: matches!(arguments.command, Command::Devices(_)),
         };
         if let Some(path) = &arguments.nodes {
@@ -130,6 +135,7 @@ impl Nodes {
         };
         let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
         let file: NodesFile = toml::from_str(&text).map_err(|error| wrong(&error))?;
+        self.trusted_network |= file.trusted_network;
         if self.key.is_none() {
             let folder = path.parent().unwrap_or(Path::new(""));
             self.key = file.key.map(|key| folder.join(key));
@@ -153,6 +159,12 @@ impl Nodes {
         Ok(PrivateKey::read(path)?)
     }
 
+    fn options(&self) -> transload::remote::Options {
+        let mut options = transload::remote::Options::default();
+        options.trusted_network = self.trusted_network;
+        options
+    }
+
     /// Connects to them. Returns those that the command goes on without.
     ///
     /// # Errors
@@ -170,7 +182,7 @@ impl Nodes {
         } in &self.all
         {
             let name = *name;
-            match manager.connect(name, address, &key, *peer) {
+            match manager.connect_with(name, address, &key, *peer, self.options()) {
                 Ok(()) => {}
                 Err(error) if self.may_lack => lacks.push(Lack { name, error }),
                 Err(error) => return Err(error.into()),
@@ -247,6 +259,7 @@ pub(crate) fn serve(
     serve.listen = resolve(&options.listen)?;
     serve.allow.clone_from(&options.allow);
     serve.offer.clone_from(&options.offer);
+    serve.session = asked.nodes.options();
     let machine = Machine::here(None, asked)?;
     machine.costs.note(output);
     let server = machine.manager.serve(serve)?;

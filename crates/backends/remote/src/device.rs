@@ -14,10 +14,10 @@ use transload_hal::{
 
 use crate::board::Board;
 use crate::forward::{Forward, Granted, GrantedBytes};
-use crate::inventory::{inventory, links_between_nodes};
+use crate::inventory::{UCX_ACCESS, inventory, links_between_nodes};
 use crate::memory::{Lease, allocate, enter, local, open, share};
 use crate::queue::{Client, End, Job, Line, Operation};
-use crate::wire::{self, Message};
+use crate::wire::{self, Message, Network};
 use crate::{Options, PrivateKey, PublicKey, Session, SessionError};
 
 /// The memory of another machine, as that machine offers it. A backend like any other, whose devices bear the machine's
@@ -207,6 +207,7 @@ impl Remote {
         index: usize,
         op: &Op<'_>,
         job: Job,
+        network: Network,
     ) -> Result<(Arc<Line>, Operation), SubmitError> {
         let Op::Copy { src, dst } = op else {
             return Err(SubmitError::Unsupported {
@@ -224,9 +225,11 @@ impl Remote {
                     token: granted.token,
                     offset: at(dst),
                     len: dst.len_bytes,
+                    network,
                 },
                 end: End::Source(host(index, src)?),
                 len_bytes: dst.len_bytes,
+                network,
             };
             return Ok((Arc::clone(&granted.line), operation));
         }
@@ -248,6 +251,7 @@ impl Remote {
                     lease: lease.id(),
                     offset: at(dst),
                     len: dst.len_bytes,
+                    network,
                 };
                 (message, End::Source(host(index, src)?))
             }
@@ -258,6 +262,7 @@ impl Remote {
                     lease: lease.id(),
                     offset: at(src),
                     len: src.len_bytes,
+                    network,
                 };
                 (message, End::Destination(host(index, dst)?))
             }
@@ -295,17 +300,20 @@ impl Remote {
             message,
             end,
             len_bytes: dst.len_bytes,
+            network,
         };
         Ok((Arc::clone(line), operation))
     }
 
     /// Starts the operations of a submission, or none of them.
     fn start(&self, via: Option<LinkId>, ops: &[Op<'_>], fence: Fence) -> Result<(), SubmitError> {
+        let is_ucx = via.is_some_and(|link| link.access == UCX_ACCESS);
+        let network = if is_ucx { Network::Ucx } else { Network::Tls };
         let mut line = None;
         let mut operations = Vec::with_capacity(ops.len());
         for (index, op) in ops.iter().enumerate() {
             check_ends(via, index, op)?;
-            let (its, operation) = self.operation(index, op, self.job(fence))?;
+            let (its, operation) = self.operation(index, op, self.job(fence), network)?;
             if !Arc::ptr_eq(line.get_or_insert_with(|| Arc::clone(&its)), &its) {
                 return Err(SubmitError::mistake(
                     "the operations are of several sessions".into(),
@@ -341,6 +349,7 @@ fn begin(
     let (node, line) = (line.node, Arc::new(line));
     let address = line.address.as_str();
     let failed = |error| NodeError::Session { node, error };
+    let wants_ucx = options.trusted_network;
     let (told, opened) = mpsc::channel();
     let client = Client::new(Arc::clone(&line), told);
     let session = Session::connect(address, key, line.peer, client, options).map_err(failed)?;
@@ -353,8 +362,11 @@ fn begin(
     let opened = opened.recv_timeout(Duration::from_secs(30));
     let offered = opened.unwrap_or_else(|_| Err(silent())).map_err(failed);
     let described = offered.and_then(|offered| {
+        let (offered, ucx_fault) = offered;
         let forwards = offered.forwards;
-        Ok((inventory(node, line.owner(), address, offered)?, forwards))
+        let ucx_fault = wants_ucx.then_some(ucx_fault);
+        let inventory = inventory(node, line.owner(), address, offered, ucx_fault)?;
+        Ok((inventory, forwards))
     });
     match described {
         Ok((inventory, forwards)) => Ok((line, inventory, forwards)),

@@ -2,7 +2,8 @@
 
 use transload_hal::{
     Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, EngineId, GUEST_KINDS,
-    Inventory, Link, LinkClass, LinkId, MemoryId, MemoryInfo, Name, Node, Piece, Uuid, defaults,
+    Inventory, Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo, Name, Node, Piece, Uuid,
+    defaults,
 };
 
 use crate::NodeError;
@@ -16,12 +17,17 @@ const MOST_DEVICES: usize = 256;
 const MOST_MEMORIES: usize = 256;
 const MOST_PIECES: usize = 64;
 
-/// Checks what the other machine offers, and describes it under the name that the machine has here.
+/// The access of links over UCX, between two machines that trust each other. The first use proves it.
+pub(crate) const UCX_ACCESS: Access = Access::Peer;
+
+/// Checks what the other machine offers, and describes it under the name that the machine has here. With `ucx_fault`, UCX
+/// was asked for: `Some(None)` if it carries bytes, or why it does not.
 pub(crate) fn inventory(
     node: Name,
     owner: [u8; 16],
     address: &str,
     offered: wire::Inventory,
+    ucx_fault: Option<Option<String>>,
 ) -> Result<Inventory, NodeError> {
     let refused = |what: &str, reason: &dyn std::fmt::Display| NodeError::Offer {
         node,
@@ -108,7 +114,7 @@ pub(crate) fn inventory(
         for kind in GUEST_KINDS {
             let here = DeviceId::CPU0.memory(kind);
             for (src, dst, index, there) in [(here, id, 0, &into), (id, here, 1, &out_of)] {
-                all.links.push(Link {
+                let link = Link {
                     id: LinkId {
                         src,
                         dst,
@@ -120,7 +126,18 @@ pub(crate) fn inventory(
                     cost: there.clone(),
                     pitched: false,
                     depth: DEPTH,
-                });
+                };
+                match &ucx_fault {
+                    None => {}
+                    Some(None) => all.links.push(over_ucx(&link)),
+                    Some(Some(reason)) => all.lacks.push(Lack {
+                        src,
+                        dst,
+                        access: UCX_ACCESS,
+                        reason: format!("UCX: {reason}").into(),
+                    }),
+                }
+                all.links.push(link);
             }
         }
     }
@@ -147,6 +164,20 @@ pub(crate) fn inventory(
         }
     }
     Ok(all)
+}
+
+/// Returns the link beside one over TLS, by the same network. It costs a message more, and no encryption.
+fn over_ucx(link: &Link) -> Link {
+    let mut over = link.clone();
+    over.id.access = UCX_ACCESS;
+    let pieces = link.cost.pieces().iter().map(|piece| Piece {
+        cost: Cost::new(piece.cost.fixed_ns + 50_000, piece.cost.fs_per_byte / 2),
+        ..*piece
+    });
+    if let Ok(cost) = Curve::new(pieces.collect()) {
+        over.cost = cost;
+    }
+    over
 }
 
 fn curve(pieces: &[wire::Piece]) -> Result<Curve, String> {

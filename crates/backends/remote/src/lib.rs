@@ -5,6 +5,8 @@
 //! [`wire::Message`] lists what the two sides say. Bulk data go between the socket and the caller's memory in frames,
 //! between which other messages pass.
 //!
+//! Where both sides take the network between them for trusted, UCX may carry bulk data instead, in the clear.
+//!
 //! - [`Session`] runs a connection on a thread of its own and calls a [`Handler`] there.
 //! - [`Pipe`] is the same without a thread and without a socket: bytes in, events out.
 //!
@@ -20,6 +22,8 @@ mod inventory;
 mod key;
 mod listener;
 mod memory;
+#[cfg(not(all(feature = "ucx", target_os = "linux", target_pointer_width = "64")))]
+mod no_ucx;
 #[cfg(test)]
 mod numbers;
 mod pipe;
@@ -30,6 +34,11 @@ mod tls;
 #[cfg(all(feature = "ucx", target_os = "linux", target_pointer_width = "64"))]
 pub mod ucx;
 pub mod wire;
+
+#[cfg(not(all(feature = "ucx", target_os = "linux", target_pointer_width = "64")))]
+use no_ucx as messages;
+#[cfg(all(feature = "ucx", target_os = "linux", target_pointer_width = "64"))]
+use ucx::channel as messages;
 
 pub use device::{NodeError, Remote};
 pub use forward::GrantedBytes;

@@ -14,8 +14,9 @@ use transload_hal::HostSpan;
 
 use crate::buffer::Buffer;
 use crate::key::{PrivateKey, PublicKey};
+use crate::messages::{self, FIRST_TAG};
 use crate::tls::{Channel, ChannelError, Received};
-use crate::wire::{Message, ProtocolError};
+use crate::wire::{Message, ProtocolError, Reach};
 
 /// One side of a session as a state machine. The transport moves bytes: [`Pipe::space`] and [`Pipe::handle_received`]
 /// take what arrived, [`Pipe::poll_output`] and [`Pipe::handle_sent`] give what is to be sent, [`Pipe::poll_event`] tells
@@ -38,6 +39,10 @@ pub struct Pipe {
     events: VecDeque<Event>,
     end: End,
     limit: Option<Instant>,
+    /// The other network, or why there is none.
+    ucx: Result<messages::Channel, String>,
+    /// The tag of the last message over it.
+    last_tag: u32,
 }
 
 /// What happened in a [`Pipe`].
@@ -63,6 +68,15 @@ pub enum Event {
         offset: u64,
         /// The length of the span in bytes.
         len: u64,
+    },
+    /// A span that was to move over UCX has not, or in part. The pipe does not touch the span again.
+    Failed {
+        /// The operation.
+        op: u64,
+        /// The offset of the span's first byte in the operation.
+        offset: u64,
+        /// Why.
+        reason: String,
     },
 }
 
@@ -105,6 +119,8 @@ impl Pipe {
             events: VecDeque::new(),
             end: End::Open,
             limit: None,
+            ucx: Err("the session has not begun".into()),
+            last_tag: 0,
         }
     }
 
@@ -115,6 +131,68 @@ impl Pipe {
 
     pub(crate) fn limit(&self) -> Option<Instant> {
         self.limit
+    }
+
+    /// Opens the other network, or says why there is none. Sends how the peer reaches this side.
+    pub(crate) fn open_ucx(
+        &mut self,
+        channel: Result<messages::Channel, String>,
+    ) -> Result<(), ProtocolError> {
+        let reach = match &channel {
+            Ok(channel) => channel.reach(),
+            Err(reason) => Reach::None {
+                reason: reason.clone(),
+            },
+        };
+        self.ucx = channel;
+        self.send(&Message::Ucx(reach))
+    }
+
+    /// Says why there is no other network.
+    pub(crate) fn refuse_ucx(&mut self, reason: String) {
+        self.ucx = Err(reason);
+    }
+
+    pub(crate) fn ucx_mut(&mut self) -> Option<&mut messages::Channel> {
+        self.ucx.as_mut().ok()
+    }
+
+    /// Returns why UCX does not carry the bytes of operations; `None` if it does.
+    pub fn ucx_fault(&self) -> Option<&str> {
+        match &self.ucx {
+            Ok(channel) => channel.fault(),
+            Err(reason) => Some(reason),
+        }
+    }
+
+    /// Returns the tag of the next message over UCX.
+    pub fn next_tag(&mut self) -> u32 {
+        self.last_tag = self.last_tag.wrapping_add(1).max(FIRST_TAG);
+        self.last_tag
+    }
+
+    /// Sends a span as bytes of an operation over UCX as one message, or receives one, which has exactly as many bytes.
+    /// [`Event::Sent`], [`Event::Arrived`] or [`Event::Failed`] follows.
+    ///
+    /// # Safety
+    /// Until that event, or until the pipe is dropped, the span is valid: for reads, and no thread and no device writes it,
+    /// if it is sent; for writes, and no thread and no device touches it, if it is received.
+    pub unsafe fn move_data(
+        &mut self,
+        (op, offset): (u64, u64),
+        tag: u32,
+        span: HostSpan,
+        is_sent: bool,
+    ) {
+        let started = match &mut self.ucx {
+            // SAFETY: as the caller says.
+            Ok(channel) => unsafe { channel.start((op, offset), tag, span, is_sent) },
+            Err(reason) => Err(reason.clone()),
+        };
+        if let Err(reason) = started {
+            let reason = format!("UCX: {reason}");
+            self.events.push_back(Event::Failed { op, offset, reason });
+        }
     }
 
     /// Returns the peer's key once TLS is established.
@@ -148,6 +226,12 @@ impl Pipe {
     /// # Errors
     /// A [`PipeError`] ends the session: nothing that the peer sends afterwards has a meaning.
     pub fn poll_event(&mut self) -> Result<Option<Event>, PipeError> {
+        if let Ok(channel) = &mut self.ucx {
+            channel.poll(&mut self.events);
+            if let Some(word) = channel.poll_word() {
+                self.outgoing.send(&Message::Ucx(word))?;
+            }
+        }
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Ok(Some(event));

@@ -10,7 +10,7 @@ use transload_hal::{ErrorClass, Fault, HostSpan, Name, Outcome};
 
 use crate::board::Board;
 use crate::forward::Forward;
-use crate::wire::{self, Message, ProtocolError};
+use crate::wire::{self, Message, Network, ProtocolError};
 use crate::{Event, Handler, Peer, Pipe, PublicKey, SessionError, SessionHandle};
 
 /// How long an answer to a question may take: an allocation may have to wait for a driver or fresh pages. Heart-beats find a
@@ -91,6 +91,7 @@ pub(crate) struct Operation {
     pub(crate) message: Message,
     pub(crate) end: End,
     pub(crate) len_bytes: u64,
+    pub(crate) network: Network,
 }
 
 impl Operation {
@@ -261,8 +262,8 @@ impl Line {
     }
 }
 
-/// What a peer says of itself when a session has begun.
-pub(crate) type Opened = Result<wire::Inventory, SessionError>;
+/// What a peer says of itself when a session has begun, and why UCX does not carry bytes, if it does not.
+pub(crate) type Opened = Result<(wire::Inventory, Option<String>), SessionError>;
 
 /// The side of a session that asks.
 pub(crate) struct Client {
@@ -285,6 +286,13 @@ struct Asked {
     gone: u64,
     /// When it must have ended, once it was asked to stop.
     limit: Option<Instant>,
+    network: Network,
+    /// Messages over UCX that this side sends or receives.
+    moving: usize,
+    /// How the other side ended it while some were under way.
+    ended: Option<wire::Outcome>,
+    /// Why one of them did not arrive.
+    failed: Option<String>,
 }
 
 impl Asked {
@@ -313,8 +321,10 @@ impl Client {
             message,
             end,
             len_bytes,
+            network,
         } = operation;
-        if let End::Destination(span) = end {
+        if let (Network::Tls, End::Destination(span)) = (network, &end) {
+            let span = *span;
             // SAFETY: the submission keeps the operand valid until its fence settles, which is after the range is given
             // up or complete.
             unsafe { pipe.expect(id, 0, span) };
@@ -326,6 +336,10 @@ impl Client {
             arrived: 0,
             gone: 0,
             limit: None,
+            network,
+            moving: 0,
+            ended: None,
+            failed: None,
         };
         self.operations.insert(id, asked);
         pipe.send(&message)
@@ -366,8 +380,16 @@ impl Client {
         outcome: wire::Outcome,
         pipe: &mut Pipe,
     ) -> Result<(), ProtocolError> {
+        if let Some(asked) = self
+            .operations
+            .get_mut(&id)
+            .filter(|asked| asked.moving > 0)
+        {
+            asked.ended.get_or_insert(outcome);
+            return Ok(());
+        }
         let asked = self.operations.remove(&id);
-        let asked = asked.ok_or(unknown(id))?;
+        let mut asked = asked.ok_or(unknown(id))?;
         if asked.limit.is_some() {
             self.limit(pipe);
         }
@@ -378,6 +400,10 @@ impl Client {
         }
         let is_short = matches!(asked.end, End::Destination(_)) && asked.arrived < asked.len_bytes;
         let outcome = match outcome {
+            wire::Outcome::Done if asked.failed.is_some() => {
+                let reason = asked.failed.take().unwrap_or_default();
+                Outcome::Failed(self.line.fault(reason))
+            }
             wire::Outcome::Done if is_short => Outcome::Failed(self.line.fault(format_args!(
                 "says that {} bytes were sent, and {} came",
                 asked.len_bytes, asked.arrived
@@ -390,6 +416,10 @@ impl Client {
             wire::Outcome::Failed(fault) | wire::Outcome::Lost(fault) => {
                 let mut fault = Fault::from(fault);
                 fault.message = format!("{}: {}", self.line.node, fault.message).into();
+                if asked.network == Network::Ucx {
+                    // The bytes may still go over the session.
+                    fault.class = ErrorClass::Failed;
+                }
                 Outcome::Failed(fault)
             }
         };
@@ -399,40 +429,100 @@ impl Client {
         Ok(())
     }
 
+    /// Returns the range of an operation that the other machine names, and whether it is one that goes out.
+    fn part(
+        &mut self,
+        (id, over): (u64, Network),
+        offset: u64,
+        len: u64,
+    ) -> Result<(HostSpan, bool), ProtocolError> {
+        let asked = self.operations.get_mut(&id);
+        let asked = asked.filter(|asked| asked.network == over && asked.ended.is_none());
+        let asked = asked.ok_or(unknown(id))?;
+        let (span, is_source) = match asked.end {
+            End::Source(span) => (span, true),
+            End::Destination(span) => (span, false),
+            _ => return Err(unknown(id)),
+        };
+        asked.gone = asked.gone.saturating_add(len);
+        let (gone, len_bytes) = (asked.gone, asked.len_bytes);
+        if len == 0 || gone / MOST_SENDS > len_bytes {
+            return Err(misplaced(format!(
+                "operation {id} of {len_bytes} bytes is asked for {gone} in all"
+            )));
+        }
+        let part = span.slice(offset, len);
+        let part = part.ok_or_else(|| {
+            misplaced(format!(
+                "operation {id} has no {len} bytes from {offset} on"
+            ))
+        })?;
+        Ok((part, is_source))
+    }
+
+    /// Takes in that a range has moved, or why it has not.
+    fn moved(
+        &mut self,
+        id: u64,
+        moved: Result<u64, String>,
+        is_in: bool,
+        pipe: &mut Pipe,
+    ) -> Result<(), ProtocolError> {
+        let Some(asked) = self.operations.get_mut(&id) else {
+            return Ok(());
+        };
+        match moved {
+            Ok(len) => {
+                asked.job.advance(len);
+                asked.arrived += if is_in { len } else { 0 };
+            }
+            // The other machine's range fails, too, and it tries others, or ends the operation.
+            Err(reason) => {
+                asked.failed.get_or_insert(reason);
+            }
+        }
+        if asked.network == Network::Ucx {
+            asked.moving -= 1;
+            if asked.moving == 0
+                && let Some(outcome) = asked.ended.take()
+            {
+                return self.end(id, outcome, pipe);
+            }
+        }
+        Ok(())
+    }
+
     fn handle_message(&mut self, message: Message, pipe: &mut Pipe) -> Result<(), ProtocolError> {
         match message {
             Message::Inventory(inventory) => {
                 if let Some(opened) = self.opened.take() {
-                    let _ = opened.send(Ok(inventory));
+                    let fault = pipe.ucx_fault().map(str::to_owned);
+                    let _ = opened.send(Ok((inventory, fault)));
                 }
                 Ok(())
             }
             Message::Go { id, offset, len } => {
-                let asked = self.operations.get_mut(&id);
-                let Some(Asked {
-                    end: End::Source(span),
-                    gone,
-                    len_bytes,
-                    ..
-                }) = asked
-                else {
+                let (part, is_source) = self.part((id, Network::Tls), offset, len)?;
+                if !is_source {
                     return Err(unknown(id));
-                };
-                *gone = gone.saturating_add(len);
-                if len == 0 || *gone / MOST_SENDS > *len_bytes {
-                    return Err(misplaced(format!(
-                        "operation {id} of {len_bytes} bytes is asked for {gone} in all"
-                    )));
                 }
-                let part = span.slice(offset, len);
-                let part = part.ok_or_else(|| {
-                    misplaced(format!(
-                        "operation {id} has no {len} bytes from {offset} on"
-                    ))
-                })?;
                 // SAFETY: the submission keeps the operand valid until its fence settles, which is after the bytes were
                 // sent or given up.
                 unsafe { pipe.send_data(id, offset, part) };
+                Ok(())
+            }
+            Message::Move {
+                id,
+                offset,
+                len,
+                tag,
+            } => {
+                let (part, is_source) = self.part((id, Network::Ucx), offset, len)?;
+                if let Some(asked) = self.operations.get_mut(&id) {
+                    asked.moving += 1;
+                }
+                // SAFETY: as above; the operation does not end before an event tells of the range.
+                unsafe { pipe.move_data((id, offset), tag, part, is_source) };
                 Ok(())
             }
             Message::Ended { id, outcome } => self.end(id, outcome, pipe),
@@ -473,19 +563,9 @@ impl Handler for Client {
     fn handle(&mut self, event: Event, pipe: &mut Pipe) -> Result<(), ProtocolError> {
         match event {
             Event::Message(message) => self.handle_message(message, pipe),
-            Event::Arrived { op, len, .. } => {
-                if let Some(asked) = self.operations.get_mut(&op) {
-                    asked.arrived += len;
-                    asked.job.advance(len);
-                }
-                Ok(())
-            }
-            Event::Sent { op, len, .. } => {
-                if let Some(asked) = self.operations.get(&op) {
-                    asked.job.advance(len);
-                }
-                Ok(())
-            }
+            Event::Arrived { op, len, .. } => self.moved(op, Ok(len), true, pipe),
+            Event::Sent { op, len, .. } => self.moved(op, Ok(len), false, pipe),
+            Event::Failed { op, reason, .. } => self.moved(op, Err(reason), false, pipe),
         }
     }
 

@@ -114,8 +114,9 @@ pub struct Options {
     pub silent_after: Duration,
     /// How long the end of a session may take: telling the peer, and waiting until it has read that. 1 s.
     pub close: Duration,
-    /// Whether this side takes the network between the two for trusted. It tells the peer; nothing else depends on it.
-    /// `false`.
+    /// Whether this side takes the network between the two for trusted. If the other side does, too, and both have UCX, then
+    /// UCX may carry bulk data, **unencrypted**, and every program that reaches its ports, and the peer itself, can write
+    /// any memory of this process. `false`.
     pub trusted_network: bool,
 }
 

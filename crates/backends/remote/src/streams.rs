@@ -15,7 +15,7 @@ use transload_hal::{
 
 use crate::board::Board;
 use crate::inventory::DEPTH;
-use crate::wire::{Message, ProtocolError};
+use crate::wire::{Message, Network, ProtocolError};
 use crate::{Event, Pipe, SessionHandle};
 
 const BACKEND: BackendId = BackendId(DeviceKind::NETWORK.0);
@@ -54,6 +54,7 @@ pub struct Stream {
     len_bytes: u64,
     /// The peer takes the bytes, and does not bring them.
     is_taken: bool,
+    network: Network,
 }
 
 /// What threads of the engine ask of the thread of a session.
@@ -84,6 +85,7 @@ struct Piece {
     offset: u64,
     span: HostSpan,
     is_taken: bool,
+    network: Network,
 }
 
 impl Default for Streams {
@@ -168,7 +170,7 @@ pub struct Payload {
     feeds: Arc<Mutex<Feeds>>,
     feed: Arc<Feed>,
     /// The submissions of ranges under way, by operation and offset.
-    under_way: HashMap<(u64, u64), u64>,
+    under_way: HashMap<(u64, u64), (u64, Network)>,
 }
 
 impl Payload {
@@ -177,13 +179,14 @@ impl Payload {
         &self.feed
     }
 
-    /// Makes the stream of the peer's operation `op`, which brings `len_bytes` bytes, or takes them.
-    pub fn stream(&self, op: u64, len_bytes: u64, is_taken: bool) -> Stream {
+    /// Makes the stream of the peer's operation `op`, which brings `len_bytes` bytes over the network, or takes them.
+    pub fn stream(&self, op: u64, len_bytes: u64, is_taken: bool, network: Network) -> Stream {
         Stream {
             feed: Arc::clone(&self.feed),
             op,
             len_bytes,
             is_taken,
+            network,
         }
     }
 
@@ -202,7 +205,8 @@ impl Payload {
                     let of_it: Vec<(u64, u64)> = self
                         .under_way
                         .iter()
-                        .filter(|(_, of)| **of == job)
+                        // A message over UCX that has begun is received, and then the range has moved.
+                        .filter(|(_, of)| **of == (job, Network::Tls))
                         .map(|(range, _)| *range)
                         .collect();
                     for range in of_it {
@@ -223,37 +227,61 @@ impl Payload {
             offset,
             span,
             is_taken,
+            network,
         } = piece;
-        self.under_way.insert((op, offset), job);
-        match is_taken {
-            true => {
+        let len = span.len() as u64;
+        self.under_way.insert((op, offset), (job, network));
+        match (network, is_taken) {
+            (Network::Tls, true) => {
                 // SAFETY: the submission keeps the operand valid until its fence settles, which is after the bytes were
                 // sent or given up.
                 unsafe { pipe.send_data(op, offset, span) };
                 Ok(())
             }
-            false => {
+            (Network::Tls, false) => {
                 // SAFETY: as above, until they have arrived or were given up.
                 unsafe { pipe.expect(op, offset, span) };
                 pipe.send(&Message::Go {
                     id: op,
                     offset,
-                    len: span.len() as u64,
+                    len,
+                })
+            }
+            (Network::Ucx, _) => {
+                let tag = pipe.next_tag();
+                // SAFETY: as above, until an event tells of the range.
+                unsafe { pipe.move_data((op, offset), tag, span, is_taken) };
+                pipe.send(&Message::Move {
+                    id: op,
+                    offset,
+                    len,
+                    tag,
                 })
             }
         }
     }
 
-    /// Takes in that a range has moved. Returns false for other events.
-    pub fn handle(&mut self, event: &Event) -> bool {
-        let (Event::Arrived { op, offset, len } | Event::Sent { op, offset, len }) = event else {
-            return false;
+    /// Takes in that a range has moved, or has not. Returns the operation; `None` for other events.
+    pub fn handle(&mut self, event: &Event) -> Option<u64> {
+        let (op, offset, moved) = match event {
+            Event::Arrived { op, offset, len } | Event::Sent { op, offset, len } => {
+                (*op, *offset, Ok(*len))
+            }
+            Event::Failed { op, offset, reason } => (*op, *offset, Err(reason)),
+            Event::Message(_) => return None,
         };
-        if let Some(job) = self.under_way.remove(&(*op, *offset)) {
-            self.board.advance(job, *len);
-            self.board.end(job, Outcome::Done);
+        if let Some((job, _)) = self.under_way.remove(&(op, offset)) {
+            let outcome = match moved {
+                Ok(len) => {
+                    self.board.advance(job, len);
+                    Outcome::Done
+                }
+                // The peer's network is to blame, and no link of this machine.
+                Err(reason) => Outcome::Failed(Fault::new(ErrorClass::Caller, reason.clone())),
+            };
+            self.board.end(job, outcome);
         }
-        true
+        Some(op)
     }
 
     /// Ends all ranges. The pipe touches no memory any more.
@@ -263,7 +291,7 @@ impl Payload {
             waiting.is_closed = true;
             std::mem::take(&mut waiting.commands)
         };
-        let jobs = self.under_way.drain().map(|(_, job)| job);
+        let jobs = self.under_way.drain().map(|(_, (job, _))| job);
         let waiting = waiting.into_iter().filter_map(|command| match command {
             Command::Move(piece) => Some(piece.job),
             Command::Stop(_) => None,
@@ -344,11 +372,11 @@ fn piece(index: usize, op: &Op<'_>) -> Result<(Arc<Feed>, Piece), SubmitError> {
     let stream = |part: &Part<'_>| {
         part.buffer
             .native::<Stream>()
-            .map(|of| (of.op, of.is_taken))
+            .map(|of| (of.op, of.is_taken, of.network))
     };
-    let ((of, op, is_taken), (at, host)) = match (stream(src), stream(dst)) {
-        (Some((op, false)), None) => ((src, op, false), (src, dst)),
-        (None, Some((op, true))) => ((dst, op, true), (dst, src)),
+    let ((of, op, is_taken, network), (at, host)) = match (stream(src), stream(dst)) {
+        (Some((op, false, network)), None) => ((src, op, false, network), (src, dst)),
+        (None, Some((op, true, network))) => ((dst, op, true, network), (dst, src)),
         _ => {
             return Err(refused(
                 "a stream goes to memory of the host, or comes from it",
@@ -368,6 +396,7 @@ fn piece(index: usize, op: &Op<'_>) -> Result<(Arc<Feed>, Piece), SubmitError> {
             offset,
             span,
             is_taken,
+            network,
         },
     ))
 }

@@ -25,6 +25,7 @@
 //! the milliseconds of loading, the handlers of fatal signals and of SIGHUP are UCX's. UCX starts a thread of its own for each
 //! context.
 
+pub(crate) mod channel;
 mod context;
 mod error;
 mod library;

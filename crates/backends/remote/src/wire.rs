@@ -18,4 +18,6 @@ pub(crate) use fault::truncate;
 pub use fault::{Class, Fault, Outcome};
 pub(crate) use frame::{DATA_HEADER_LEN, HEADER_LEN, Header, Kind, data_header};
 pub use frame::{LONGEST_CONTROL, LONGEST_INVENTORY, LONGEST_PAYLOAD, ProtocolError, VERSION};
-pub use message::{Destination, Device, Inventory, Memory, Message, Piece, Place, Use};
+pub use message::{
+    Destination, Device, Inventory, Memory, Message, Network, Piece, Place, Reach, Use,
+};

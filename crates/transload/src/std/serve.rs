@@ -47,7 +47,7 @@ pub struct ServeOptions {
     ///
     /// Such a node is a backend of the manager, `n` and the first digits of its key, as long as the manager lives.
     pub forward: bool,
-    /// The limits of sessions.
+    /// The limits of sessions, and whether the network is trusted.
     pub session: transload_remote::Options,
 }
 
@@ -394,11 +394,32 @@ impl TransferManager {
         key: &PrivateKey,
         peer: PublicKey,
     ) -> Result<(), Error> {
+        self.connect_with(
+            node,
+            address,
+            key,
+            peer,
+            transload_remote::Options::default(),
+        )
+    }
+
+    /// As [`TransferManager::connect`], with other limits, or over a network that is trusted
+    /// ([`trusted_network`](transload_remote::Options::trusted_network)).
+    ///
+    /// # Errors
+    /// As [`TransferManager::connect`].
+    pub fn connect_with(
+        &self,
+        node: Name,
+        address: &str,
+        key: &PrivateKey,
+        peer: PublicKey,
+        options: transload_remote::Options,
+    ) -> Result<(), Error> {
         let backend = crate::BackendId(node);
         if self.backends().iter().any(|known| known.id == backend) {
             return Err(crate::RegisterError::Duplicate { backend }.into());
         }
-        let options = transload_remote::Options::default();
         let others = self.backends_of::<Remote>();
         let remote = Remote::connect(node, address, key, peer, options)?;
         self.register_backend(remote.reaching(others))?;

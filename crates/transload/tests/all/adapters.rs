@@ -6,6 +6,6 @@ mod flying;
 #[cfg(target_os = "linux")]
 mod leaks;
 mod loss;
-mod machine;
+pub(crate) mod machine;
 mod model;
 mod pairs;

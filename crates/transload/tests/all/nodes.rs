@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use transload::hal::{ErrorClass, External, ExternalKind, IpcHandle};
 use transload::model::Name;
-use transload::remote::{PrivateKey, PublicKey};
+use transload::remote::{Options, PrivateKey, PublicKey};
 use transload::{
     AllocSpec, Buffer, Cancelled, Error, Request, ServeError, ServeOptions, Server, TransferManager,
 };
@@ -17,6 +17,8 @@ mod evil;
 mod forward;
 mod group;
 mod raw;
+#[cfg(all(feature = "ucx", target_os = "linux"))]
+mod ucx;
 
 const NODE: Name = Name::constant("box2");
 
@@ -32,6 +34,13 @@ fn manager() -> TransferManager {
     TransferManager::builder().host().build().unwrap()
 }
 
+/// In the process that `ucx` starts, the network is trusted.
+fn session_options() -> Options {
+    let mut options = Options::default();
+    options.trusted_network = std::env::var_os("TRANSLOAD_TEST_TRUSTED").is_some();
+    options
+}
+
 fn serve(limit_bytes: u64) -> Served {
     serve_as(PrivateKey::generate().unwrap(), limit_bytes, |_| {})
 }
@@ -43,6 +52,7 @@ fn serve_as(key: PrivateKey, limit_bytes: u64, change: impl FnOnce(&mut ServeOpt
     options.allow.push(client.public());
     options.offer.push("cpu:0".parse().unwrap());
     options.offer.push("cpu:0/shared".parse().unwrap());
+    options.session = session_options();
     change(&mut options);
     Served {
         server: manager.serve(options).unwrap(),
@@ -61,7 +71,7 @@ impl Served {
 
     fn join(&self, manager: &TransferManager) -> Result<(), Error> {
         let address = self.server.address().to_string();
-        manager.connect(NODE, &address, &self.client, self.key)
+        manager.connect_with(NODE, &address, &self.client, self.key, session_options())
     }
 
     /// Turns until the other side's leases and sessions have gone.

@@ -12,9 +12,11 @@ use super::error::{SessionError, Step, millis};
 use super::handle::{SessionHandle, Shared};
 use super::socket::{self, Socket};
 use super::{Handler, Options, Peer};
+use crate::messages::Channel;
+use crate::misplaced;
 use crate::pipe::{Event, Pipe};
 use crate::tls::ChannelError;
-use crate::wire::{Message, ProtocolError, VERSION, truncate};
+use crate::wire::{Message, ProtocolError, Reach, VERSION, truncate};
 
 /// Where the connection comes from.
 pub(super) enum Origin {
@@ -269,6 +271,7 @@ impl Run {
                 Ok(())
             }
             Event::Message(Message::Pong) => Ok(()),
+            Event::Message(Message::Ucx(reach)) => self.reach(reach),
             event => handler.handle(event, &mut self.pipe),
         };
         handled.map_err(|error| self.misled(error))
@@ -285,6 +288,8 @@ impl Run {
             .map_err(|error| self.failed(error))?;
         if let Some(key) = self.pipe.peer() {
             self.step = Step::Open;
+            let opened = self.open_ucx(trusted_network);
+            opened.map_err(|error| self.misled(error))?;
             let peer = Peer {
                 key,
                 address,
@@ -294,6 +299,45 @@ impl Run {
             opened.map_err(|error| self.misled(error))?;
         }
         Ok(())
+    }
+
+    /// Opens the other network, if both sides want it. Blocks while UCX does the first time.
+    fn open_ucx(&mut self, peer_trusts: bool) -> Result<(), ProtocolError> {
+        let reason = match (self.options.trusted_network, peer_trusts) {
+            (true, true) => {
+                let session = SessionHandle {
+                    shared: Arc::clone(&self.shared),
+                };
+                let options = self.options.clone();
+                let channel = match self.socket.local_addr() {
+                    Ok(address) => Channel::open(address, session, options),
+                    Err(error) => Err(error.to_string()),
+                };
+                return self.pipe.open_ucx(channel);
+            }
+            (true, false) => "the other machine does not take the network for trusted",
+            (false, _) => "this machine does not take the network for trusted",
+        };
+        self.pipe.refuse_ucx(reason.to_owned());
+        Ok(())
+    }
+
+    /// Takes in how UCX reaches the peer.
+    fn reach(&mut self, reach: Reach) -> Result<(), ProtocolError> {
+        match (self.pipe.ucx_mut(), reach) {
+            (Some(channel), Reach::Worker { address, receiver }) => {
+                match channel.connect(&address, receiver) {
+                    true => Ok(()),
+                    false => Err(misplaced("it says twice how UCX reaches it".into())),
+                }
+            }
+            (Some(channel), Reach::None { mut reason }) => {
+                truncate(&mut reason);
+                channel.abandon(format!("at the other machine: {reason}"));
+                Ok(())
+            }
+            (None, _) => Ok(()),
+        }
     }
 
     fn misled(&self, error: ProtocolError) -> SessionError {
@@ -339,6 +383,9 @@ impl Run {
                 address: address.clone(),
             });
         }
+        if let Some(channel) = self.pipe.ucx_mut() {
+            channel.handle_time(now);
+        }
         if now >= self.times.next_ping(&self.options) {
             self.times.ping = now;
             self.send(&Message::Ping)?;
@@ -352,10 +399,8 @@ impl Run {
             Step::Open => {
                 let silent = self.times.received + self.options.silent_after;
                 let ping = self.times.next_ping(&self.options);
-                self.pipe
-                    .limit()
-                    .into_iter()
-                    .fold(silent.min(ping), Instant::min)
+                let ucx = self.pipe.ucx_mut().and_then(|channel| channel.next_time());
+                { self.pipe.limit().into_iter().chain(ucx) }.fold(silent.min(ping), Instant::min)
             }
             _ => self.times.start + self.options.handshake,
         };
@@ -397,7 +442,12 @@ impl Run {
         self.pipe.close(last.as_ref());
         match reason {
             // No byte reaches the peer any more.
-            SessionError::Io { .. } | SessionError::Silent { .. } | SessionError::Cut { .. } => {}
+            SessionError::Io { .. } | SessionError::Cut { .. } => {}
+            SessionError::Silent { .. } => {
+                if let Some(channel) = self.pipe.ucx_mut() {
+                    channel.give_up();
+                }
+            }
             _ => self.linger(),
         }
     }

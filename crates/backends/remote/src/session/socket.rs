@@ -48,6 +48,10 @@ impl Socket {
         self.stream.peer_addr()
     }
 
+    pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.local_addr()
+    }
+
     pub(super) fn handle(&mut self, event: &Event) {
         self.is_read_closed |= event.is_read_closed() || event.is_error();
         self.is_readable |= event.is_readable() || self.is_read_closed;

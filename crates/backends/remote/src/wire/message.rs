@@ -19,7 +19,10 @@ pub enum Message {
         /// The sender takes the network between the two for trusted.
         trusted_network: bool,
     },
-    /// Server: the devices and memories that it offers, after `Hello`. Travels in a frame of its own kind.
+    /// Either, right after both `Hello`s where both sides take the network for trusted: how UCX reaches the sender. Again when
+    /// the sender has lost it.
+    Ucx(Reach),
+    /// Server: the devices and memories that it offers, after `Hello` and `Ucx`. Travels in a frame of its own kind.
     Inventory(Inventory),
     /// Client: allocate memory. Answered by `Allocated` or `Refused`.
     Allocate {
@@ -129,8 +132,10 @@ pub enum Message {
         offset: u64,
         /// How many bytes.
         len: u64,
+        /// What carries the bytes.
+        network: Network,
     },
-    /// Server: it is ready for some of the bytes of a `Write`, which now come in data frames.
+    /// Server: it is ready for some of the bytes of a `Write` over TLS, which now come in data frames.
     Go {
         /// The operation.
         id: u64,
@@ -139,7 +144,7 @@ pub enum Message {
         /// How many bytes.
         len: u64,
     },
-    /// Client: read a lease. The bytes come in data frames, and `Ended` after them.
+    /// Client: read a lease. Over TLS the bytes come in data frames, and `Ended` after them.
     Read {
         /// The operation.
         id: u64,
@@ -151,6 +156,21 @@ pub enum Message {
         offset: u64,
         /// How many bytes.
         len: u64,
+        /// What carries the bytes.
+        network: Network,
+    },
+    /// Server: some of the bytes of an operation go over UCX, as one message with this tag: from the client for a `Write`, to
+    /// it for a `Read`. Each message is sent and received, whatever becomes of the operation; `Ended` does not wait for the
+    /// client's side of it.
+    Move {
+        /// The operation.
+        id: u64,
+        /// The first byte, counted from the start of the operation.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+        /// The second half of the tag, after the receiver's number.
+        tag: u32,
     },
     /// Client: copy from a lease to another place that the server reaches. Ends with `Ended`.
     Copy {
@@ -198,6 +218,8 @@ pub enum Message {
         offset: u64,
         /// How many bytes.
         len: u64,
+        /// What carries the bytes.
+        network: Network,
     },
     /// Server: the operation has ended, and no longer touches a byte.
     Ended {
@@ -217,6 +239,32 @@ pub enum Message {
     Pong,
     /// Either: the last message.
     Bye {
+        /// Why, for people.
+        reason: String,
+    },
+}
+
+/// What carries the bytes of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Network {
+    /// The session itself, in data frames.
+    Tls,
+    /// UCX, which both sides have told of.
+    Ucx,
+}
+
+/// How UCX reaches one side of a session.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Reach {
+    /// It is here.
+    Worker {
+        /// The address of its worker.
+        address: Vec<u8>,
+        /// The number of this session at that worker, the first half of the tags of messages for it.
+        receiver: u32,
+    },
+    /// There is none.
+    None {
         /// Why, for people.
         reason: String,
     },
@@ -359,6 +407,7 @@ impl Message {
     pub fn name(&self) -> &'static str {
         match self {
             Message::Hello { .. } => "Hello",
+            Message::Ucx(_) => "Ucx",
             Message::Inventory(_) => "Inventory",
             Message::Allocate { .. } => "Allocate",
             Message::Allocated { .. } => "Allocated",
@@ -376,6 +425,7 @@ impl Message {
             Message::Write { .. } => "Write",
             Message::Go { .. } => "Go",
             Message::Read { .. } => "Read",
+            Message::Move { .. } => "Move",
             Message::Copy { .. } => "Copy",
             Message::Grant { .. } => "Grant",
             Message::Granted { .. } => "Granted",

@@ -169,7 +169,7 @@ pub(crate) fn mutate(bytes: &mut Vec<u8>, numbers: &mut Numbers) {
 pub(crate) fn message(numbers: &mut Numbers) -> Message {
     let [id, lease, offset, len] = [(); 4].map(|()| number(numbers));
     let reservation = id ^ 1;
-    match numbers.below(27) {
+    match numbers.below(30) {
         0 => Message::Hello {
             version: id as u16,
             trusted_network: id % 2 == 0,
@@ -215,6 +215,7 @@ pub(crate) fn message(numbers: &mut Numbers) -> Message {
             lease,
             offset,
             len,
+            network: Network::Tls,
         },
         13 => Message::Go { id, offset, len },
         14 => Message::Read {
@@ -223,6 +224,7 @@ pub(crate) fn message(numbers: &mut Numbers) -> Message {
             lease,
             offset,
             len,
+            network: Network::Tls,
         },
         15 => Message::Copy {
             id,
@@ -267,7 +269,21 @@ pub(crate) fn message(numbers: &mut Numbers) -> Message {
             token: token(numbers),
             offset,
             len,
+            network: Network::Tls,
         },
+        26 => Message::Move {
+            id,
+            offset,
+            len,
+            tag: id as u32,
+        },
+        27 => Message::Ucx(Reach::Worker {
+            address: numbers.bytes(40),
+            receiver: id as u32,
+        }),
+        28 => Message::Ucx(Reach::None {
+            reason: text(numbers),
+        }),
         21 => Message::Shared {
             id,
             token: token(numbers),

@@ -351,11 +351,14 @@ impl Guest {
                 lease,
                 offset,
                 len,
+                network,
             } => {
                 let at = wire::Place { lease, offset };
-                let ends = self
-                    .end(at, len, reservation, true)
-                    .and_then(|(lease, dst)| Ok((self.stream(id, len, false)?, dst, vec![lease])));
+                let stream = self.stream(id, (len, network), false, pipe);
+                let ends = stream.and_then(|stream| {
+                    let (lease, dst) = self.end(at, len, reservation, true)?;
+                    Ok((stream, dst, vec![lease]))
+                });
                 self.start(id, ends, pipe)
             }
             Message::Read {
@@ -364,11 +367,14 @@ impl Guest {
                 lease,
                 offset,
                 len,
+                network,
             } => {
                 let at = wire::Place { lease, offset };
-                let ends = self
-                    .end(at, len, reservation, false)
-                    .and_then(|(lease, src)| Ok((src, self.stream(id, len, true)?, vec![lease])));
+                let stream = self.stream(id, (len, network), true, pipe);
+                let ends = stream.and_then(|stream| {
+                    let (lease, src) = self.end(at, len, reservation, false)?;
+                    Ok((src, stream, vec![lease]))
+                });
                 self.start(id, ends, pipe)
             }
             Message::Copy {
@@ -421,8 +427,11 @@ impl Guest {
                 token,
                 offset,
                 len,
+                network,
             } => {
-                let ends = self.write_granted((id, token), (offset, len));
+                let stream = self.stream(id, (len, network), false, pipe);
+                let ends =
+                    stream.and_then(|stream| self.write_granted(stream, &token, (offset, len)));
                 self.start(id, ends, pipe)
             }
             Message::Stop { id } => {
@@ -460,10 +469,7 @@ impl Handler for Guest {
     }
 
     fn handle(&mut self, event: Event, pipe: &mut Pipe) -> Result<(), ProtocolError> {
-        if self.payload.handle(&event) {
-            let (Event::Arrived { op, .. } | Event::Sent { op, .. }) = event else {
-                return Ok(());
-            };
+        if let Some(op) = self.payload.handle(&event) {
             return self.look(op, pipe);
         }
         if let Event::Message(message) = event {

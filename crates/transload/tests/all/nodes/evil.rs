@@ -10,10 +10,10 @@ use transload::model::Name;
 use transload::remote::{PrivateKey, PublicKey};
 use transload::{AllocSpec, Buffer, Error, TransferManager};
 use transload_remote::wire::{self, Message, Outcome, ProtocolError};
-use transload_remote::{Event, Handler, Options, Peer, Pipe, Session, SessionError, SessionHandle};
+use transload_remote::{Event, Handler, Peer, Pipe, Session, SessionError, SessionHandle};
 
 use super::raw::Raw;
-use super::{manager, serve};
+use super::{manager, serve, session_options};
 
 type Act = Box<dyn FnMut(&Message, &mut Pipe) + Send>;
 type Later = Arc<Mutex<Vec<Box<dyn FnOnce(&mut Pipe) + Send>>>>;
@@ -86,7 +86,7 @@ fn evil(
     let (public, allowed) = (key.public(), peer.unwrap_or(client.public()));
     thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
-        let session = Session::accept(stream, &key, &[allowed], handler, Options::default());
+        let session = Session::accept(stream, &key, &[allowed], handler, session_options());
         let _ = told.send(session.unwrap());
     });
     Evil {
@@ -102,7 +102,8 @@ fn evil(
 impl Evil {
     fn connect(&self, manager: &TransferManager, name: &str) -> Result<(), Error> {
         let name = Name::new(name).unwrap();
-        manager.connect(name, &self.address, &self.client, self.key)
+        let options = session_options();
+        manager.connect_with(name, &self.address, &self.client, self.key, options)
     }
 }
 
@@ -182,8 +183,9 @@ fn a_grant_that_ends_before_it_was_given_fails_the_copy() {
     two.connect(&manager, "box3").unwrap();
     let (dst, src) = (at(&manager, "box2", 1 << 20), at(&manager, "box3", 1 << 20));
     let transfer = manager.copy(&src, &dst);
-    // The first way is by the grant, the next one through this machine, where the second node never answers.
+    // The first way is by the grant, the next one through this machine, where neither node ever answers.
     two.session.recv().unwrap().close();
+    one.session.recv().unwrap().close();
     transfer.wait().unwrap_err();
 }
 

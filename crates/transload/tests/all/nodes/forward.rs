@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use transload::model::Name;
 use transload::remote::PrivateKey;
 use transload::{AllocSpec, Buffer, Cancelled, Report, Request, ServeOptions, TransferManager};
-use transload_remote::wire::{self, Message, Outcome};
+use transload_remote::wire::{self, Message, Network, Outcome};
 
 use super::raw::{Raw, use_of};
 use super::{Served, bytes_of, opened, serve, serve_as};
@@ -352,6 +352,7 @@ fn write(id: u64, token: [u8; 16], offset: u64, len: u64) -> Message {
         token,
         offset,
         len,
+        network: Network::Tls,
     }
 }
 

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use transload::hal::HostSpan;
-use transload_remote::wire::{self, Message, ProtocolError};
-use transload_remote::{Event, Handler, Options, Peer, Pipe, Session, SessionError, SessionHandle};
+use transload_remote::wire::{self, Message, Network, ProtocolError};
+use transload_remote::{Event, Handler, Peer, Pipe, Session, SessionError, SessionHandle};
 
-use super::{Served, serve, there};
+use super::{Served, serve, session_options, there};
 
 /// A program that speaks the protocol as it likes.
 pub(super) struct Raw {
@@ -65,7 +65,7 @@ impl Raw {
             sends: Arc::clone(&sends),
         };
         let address = served.server.address().to_string();
-        let options = Options::default();
+        let options = session_options();
         let handle = Session::connect(address, &served.client, served.key, handler, options);
         let raw = Raw {
             handle: handle.unwrap(),
@@ -133,6 +133,7 @@ fn a_client_that_owes_the_bytes_of_ever_more_writes_is_cut_off() {
             lease: 1,
             offset: 0,
             len: 64,
+            network: Network::Tls,
         });
         let goes = matches!(raw.hear(), Some(Message::Go { .. }));
         raw.say(Message::Stop { id: *id });
@@ -168,6 +169,7 @@ fn a_place_in_the_order_goes_with_its_session() {
         lease: 1,
         offset: 0,
         len: 1,
+        network: Network::Tls,
     };
     let refused = other.ask(write);
     assert!(
@@ -253,6 +255,7 @@ fn what_makes_no_sense_is_refused_or_ends_the_session_and_harms_no_other() {
             lease: 1,
             offset: 4096,
             len: 1,
+            network: Network::Tls,
         },
         Message::Write {
             id: 9,
@@ -260,6 +263,7 @@ fn what_makes_no_sense_is_refused_or_ends_the_session_and_harms_no_other() {
             lease: 1,
             offset: u64::MAX,
             len: 2,
+            network: Network::Tls,
         },
         Message::Write {
             id: 9,
@@ -267,6 +271,7 @@ fn what_makes_no_sense_is_refused_or_ends_the_session_and_harms_no_other() {
             lease: 2,
             offset: 0,
             len: 1,
+            network: Network::Tls,
         },
         Message::Read {
             id: 9,
@@ -274,6 +279,7 @@ fn what_makes_no_sense_is_refused_or_ends_the_session_and_harms_no_other() {
             lease: 1,
             offset: 1,
             len: u64::MAX,
+            network: Network::Tls,
         },
         Message::Copy {
             id: 9,
@@ -359,6 +365,7 @@ fn a_client_that_stops_anywhere_leaves_nothing_behind() {
                 lease: 1,
                 offset: 0,
                 len: 65_536,
+                network: Network::Tls,
             },
             Message::Read {
                 id: 8,
@@ -366,6 +373,7 @@ fn a_client_that_stops_anywhere_leaves_nothing_behind() {
                 lease: 2,
                 offset: 0,
                 len: 65_536,
+                network: Network::Tls,
             },
             Message::Copy {
                 id: 9,
@@ -386,6 +394,7 @@ fn a_client_that_stops_anywhere_leaves_nothing_behind() {
                 token,
                 offset: 0,
                 len: 1,
+                network: Network::Tls,
             },
             Message::Copy {
                 id: 12,

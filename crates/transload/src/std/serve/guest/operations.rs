@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use transload_hal::{ErrorClass, Fault};
-use transload_remote::wire::{self, Message, Outcome, ProtocolError};
+use transload_remote::wire::{self, Message, Network, Outcome, ProtocolError};
 use transload_remote::{GrantedBytes, Pipe, PublicKey, Remote, STREAMS, misplaced};
 
 use super::super::grant::Write;
@@ -64,17 +64,14 @@ impl Guest {
     /// Begins a write of bytes that another session has granted.
     pub(super) fn write_granted(
         &mut self,
-        (id, token): (u64, [u8; 16]),
+        stream: Region,
+        token: &[u8; 16],
         (offset, len): (u64, u64),
     ) -> Result<(Region, Region, Vec<Held>), Fault> {
-        let grant = self.serving.order().granted(&token);
+        let grant = self.serving.order().granted(token);
         let grant = grant.ok_or_else(|| mistake("there is no grant of that token".into()))?;
         let (write, dst) = grant.begin(offset, len)?;
-        Ok((
-            self.stream(id, len, false)?,
-            dst,
-            vec![Held::Granted(write)],
-        ))
+        Ok((stream, dst, vec![Held::Granted(write)]))
     }
 
     /// Starts a copy to bytes that another node has granted.
@@ -111,8 +108,19 @@ impl Guest {
         Arc::new(Woken { ready, id }).into()
     }
 
-    pub(super) fn stream(&self, op: u64, len: u64, is_taken: bool) -> Result<Region, Fault> {
-        let stream = self.payload.stream(op, len, is_taken);
+    pub(super) fn stream(
+        &self,
+        op: u64,
+        (len, network): (u64, Network),
+        is_taken: bool,
+        pipe: &Pipe,
+    ) -> Result<Region, Fault> {
+        let fault = pipe.ucx_fault().filter(|_| network == Network::Ucx);
+        if let Some(reason) = fault {
+            let message = format!("UCX: {reason}");
+            return Err(Fault::new(ErrorClass::Unsupported, message));
+        }
+        let stream = self.payload.stream(op, len, is_taken, network);
         // SAFETY: a stream is no memory: nothing else can touch it.
         let buffer = unsafe { self.serving.manager.adopt_native(STREAMS.into(), stream) };
         let buffer = buffer.map_err(|error| Fault::new(class(&error), error.to_string()))?;

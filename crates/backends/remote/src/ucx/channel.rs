@@ -1,0 +1,448 @@
+//! What one session moves over UCX.
+
+use std::collections::{HashMap, VecDeque};
+use std::mem;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use transload_hal::HostSpan;
+
+use super::{EndpointId, Event, Options, Ucx, Worker};
+use crate::pipe;
+use crate::session::SessionHandle;
+use crate::wire::Reach;
+
+/// The tags of messages without bytes, by which a side asks whether the other one still hears it, and answers. Those of
+/// pieces follow.
+const ASK: u32 = 0;
+const ANSWER: u32 = 1;
+pub(crate) const FIRST_TAG: u32 = 2;
+
+/// How long a channel waits for messages under way when its session ends, before it ends them by force.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The messages of one session over UCX. A message once begun is sent and received, whatever becomes of its operation,
+/// because UCX takes no message back.
+///
+/// Before version 1.22, UCX does not see that a peer is gone while data for it is under way. So a side with messages under way
+/// asks the other one over UCX itself, and gives UCX up after [`crate::Options::silent_after`] without any sign.
+///
+/// Dropping the channel blocks until UCX touches no memory of its messages any more.
+pub(crate) struct Channel {
+    hub: Arc<Hub>,
+    inbox: Arc<Inbox>,
+    number: u32,
+    peer: Option<Peer>,
+    pieces: HashMap<u32, Piece>,
+    last: u32,
+    limits: crate::Options,
+    /// Of the messages under way: the last sign of the other side, and when it was asked last.
+    heard: Instant,
+    asked: Instant,
+    lost: Option<String>,
+    /// The other side does not know that it is lost.
+    owes_word: bool,
+    patience: Duration,
+}
+
+struct Peer {
+    endpoint: EndpointId,
+    number: u32,
+}
+
+/// A message under way.
+enum Piece {
+    Bytes {
+        op: u64,
+        offset: u64,
+        len: u64,
+        is_sent: bool,
+    },
+    /// A receive for [`ASK`] or [`ANSWER`].
+    Listening(u32),
+    /// A send of one.
+    Saying,
+}
+
+/// A worker, for the sessions over one interface.
+struct Hub {
+    worker: Worker,
+    sessions: Arc<Mutex<HashMap<u32, Arc<Inbox>>>>,
+    last: AtomicU32,
+}
+
+/// What the worker tells a session.
+struct Inbox {
+    session: SessionHandle,
+    endpoint: Mutex<Option<EndpointId>>,
+    events: Mutex<Vec<Event>>,
+    came: Condvar,
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change is whole when it may panic.
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inbox {
+    fn push(&self, event: Event) {
+        locked(&self.events).push(event);
+        self.came.notify_one();
+        self.session.wake();
+    }
+}
+
+/// The workers by the interface that they use.
+static HUBS: Mutex<Vec<(String, Weak<Hub>)>> = Mutex::new(Vec::new());
+
+impl Hub {
+    /// Returns the worker on the interface that has the address.
+    fn at(address: IpAddr) -> Result<Arc<Hub>, String> {
+        let interface = interface(address)?;
+        let mut hubs = locked(&HUBS);
+        hubs.retain(|(_, hub)| hub.strong_count() > 0);
+        let known = hubs.iter().find(|(known, _)| *known == interface);
+        if let Some(hub) = known.and_then(|(_, hub)| hub.upgrade()) {
+            return Ok(hub);
+        }
+        let ucx = Ucx::load(None).map_err(|error| error.to_string())?;
+        // The user's choice may be the same network by a better way, as `mlx5_0:1` is for `ib0`.
+        let is_chosen = std::env::var_os("UCX_NET_DEVICES").is_some_and(|names| !names.is_empty());
+        let options = Options {
+            net_devices: (!is_chosen).then(|| interface.clone()),
+            ..Options::default()
+        };
+        let sessions = Arc::<Mutex<HashMap<u32, Arc<Inbox>>>>::default();
+        let told = Arc::clone(&sessions);
+        let tell = move |event: Event| {
+            let sessions = locked(&told);
+            let inbox = match &event {
+                Event::Done { id, .. } | Event::Failed { id, .. } => {
+                    sessions.get(&((id >> 32) as u32))
+                }
+                Event::EndpointLost { endpoint, .. } | Event::EndpointClosed { endpoint } => {
+                    let has = |inbox: &&Arc<Inbox>| *locked(&inbox.endpoint) == Some(*endpoint);
+                    sessions.values().find(has)
+                }
+            };
+            let inbox = inbox.cloned();
+            drop(sessions);
+            if let Some(inbox) = inbox {
+                inbox.push(event);
+            }
+        };
+        let worker = Worker::start(ucx, options, Box::new(tell));
+        let hub = Arc::new(Hub {
+            worker: worker.map_err(|error| format!("{interface}: {error}"))?,
+            sessions,
+            last: AtomicU32::new(0),
+        });
+        hubs.push((interface, Arc::downgrade(&hub)));
+        Ok(hub)
+    }
+}
+
+/// Returns the name of the interface that has the address.
+fn interface(address: IpAddr) -> Result<String, String> {
+    let address = address.to_canonical();
+    let all = if_addrs::get_if_addrs().map_err(|error| error.to_string())?;
+    let found = all.into_iter().find(|interface| interface.ip() == address);
+    let found = found.ok_or_else(|| format!("no interface has the address {address}"))?;
+    Ok(found.name)
+}
+
+impl Channel {
+    /// Opens the channel of a session that has `address` on this side. Blocks until UCX has opened its transports, if no other
+    /// session on that interface has.
+    pub(crate) fn open(
+        address: SocketAddr,
+        session: SessionHandle,
+        limits: crate::Options,
+    ) -> Result<Channel, String> {
+        let hub = Hub::at(address.ip())?;
+        let number = hub.last.fetch_add(1, Ordering::Relaxed);
+        let inbox = Arc::new(Inbox {
+            session,
+            endpoint: Mutex::default(),
+            events: Mutex::default(),
+            came: Condvar::new(),
+        });
+        locked(&hub.sessions).insert(number, Arc::clone(&inbox));
+        let now = Instant::now();
+        Ok(Channel {
+            hub,
+            inbox,
+            number,
+            peer: None,
+            pieces: HashMap::new(),
+            last: 0,
+            limits,
+            heard: now,
+            asked: now,
+            lost: None,
+            owes_word: false,
+            patience: PATIENCE,
+        })
+    }
+
+    /// Returns what the other side needs to reach this one.
+    pub(crate) fn reach(&self) -> Reach {
+        Reach::Worker {
+            address: self.hub.worker.address().to_vec(),
+            receiver: self.number,
+        }
+    }
+
+    /// Takes in how the other side is reached. Returns false if it has said so before.
+    pub(crate) fn connect(&mut self, address: &[u8], number: u32) -> bool {
+        if self.peer.is_some() {
+            return false;
+        }
+        let endpoint = {
+            // The worker may lose it at once, and finds the session by it.
+            let mut known = locked(&self.inbox.endpoint);
+            // SAFETY: the other side, which has proven its key and takes the network for trusted like this one, says that its
+            // worker has the address.
+            *known.insert(unsafe { self.hub.worker.connect(address) })
+        };
+        self.peer = Some(Peer { endpoint, number });
+        self.listen(ASK);
+        self.listen(ANSWER);
+        true
+    }
+
+    /// Returns why nothing moves over it.
+    pub(crate) fn fault(&self) -> Option<&str> {
+        match &self.peer {
+            None if self.lost.is_none() => Some("the other side has not said how UCX reaches it"),
+            _ => self.lost.as_deref(),
+        }
+    }
+
+    /// Expects no sign of the other side any more.
+    pub(crate) fn give_up(&mut self) {
+        self.patience = Duration::ZERO;
+    }
+
+    fn begin(&mut self, piece: Piece) -> u64 {
+        if self.next_time().is_none() {
+            let now = Instant::now();
+            (self.heard, self.asked) = (now, now);
+        }
+        while self.pieces.contains_key(&self.last) {
+            self.last = self.last.wrapping_add(1);
+        }
+        self.pieces.insert(self.last, piece);
+        u64::from(self.number) << 32 | u64::from(self.last)
+    }
+
+    fn listen(&mut self, tag: u32) {
+        let id = self.begin(Piece::Listening(tag));
+        let tag = u64::from(self.number) << 32 | u64::from(tag);
+        // SAFETY: there is no byte.
+        unsafe { (self.hub.worker).receive(id, tag, u64::MAX, HostSpan::of_mut(&mut [])) };
+    }
+
+    fn say(&mut self, tag: u32) {
+        if let Some(Peer { endpoint, number }) = self.peer {
+            let id = self.begin(Piece::Saying);
+            let tag = u64::from(number) << 32 | u64::from(tag);
+            // SAFETY: there is no byte.
+            unsafe { self.hub.worker.send(id, endpoint, tag, HostSpan::of(&[])) };
+        }
+    }
+
+    /// Sends a piece, or receives it.
+    ///
+    /// # Safety
+    /// Until an event tells of the piece, the span is valid: for reads, and no code writes it, if it is sent; for
+    /// writes, and no other code touches it, if it is received.
+    pub(crate) unsafe fn start(
+        &mut self,
+        (op, offset): (u64, u64),
+        tag: u32,
+        span: HostSpan,
+        is_sent: bool,
+    ) -> Result<(), String> {
+        if let Some(fault) = self.fault() {
+            return Err(fault.to_owned());
+        }
+        let Some(Peer { endpoint, number }) = self.peer else {
+            return Ok(());
+        };
+        let id = self.begin(Piece::Bytes {
+            op,
+            offset,
+            len: span.len() as u64,
+            is_sent,
+        });
+        let number = if is_sent { number } else { self.number };
+        let tag = u64::from(number) << 32 | u64::from(tag);
+        let worker = &self.hub.worker;
+        match is_sent {
+            // SAFETY: as the caller says.
+            true => unsafe { worker.send(id, endpoint, tag, span) },
+            // SAFETY: as the caller says.
+            false => unsafe { worker.receive(id, tag, u64::MAX, span) },
+        }
+        Ok(())
+    }
+
+    /// Takes in what the worker has told, and adds what follows.
+    pub(crate) fn poll(&mut self, events: &mut VecDeque<pipe::Event>) {
+        let told = mem::take(&mut *locked(&self.inbox.events));
+        for event in told {
+            self.handle(event, events);
+        }
+    }
+
+    fn handle(&mut self, event: Event, events: &mut VecDeque<pipe::Event>) {
+        let (id, done) = match event {
+            Event::Done { id, len } => (id, Ok(len as u64)),
+            Event::Failed { id, status } => (id, Err(status)),
+            Event::EndpointLost { status, .. } => {
+                self.owes_word = self.lost.is_none();
+                return self.lose(status.to_string());
+            }
+            Event::EndpointClosed { .. } => return,
+        };
+        let Some(piece) = self.pieces.remove(&(id as u32)) else {
+            return;
+        };
+        if done.is_ok() {
+            self.heard = Instant::now();
+        }
+        match (piece, done) {
+            (Piece::Listening(tag), Ok(_)) if self.lost.is_none() => {
+                self.listen(tag);
+                if tag == ASK {
+                    self.say(ANSWER);
+                }
+            }
+            (Piece::Listening(_) | Piece::Saying, _) => {}
+            (
+                Piece::Bytes {
+                    op,
+                    offset,
+                    len,
+                    is_sent,
+                },
+                done,
+            ) => events.push_back(match done {
+                Ok(_) if is_sent => pipe::Event::Sent { op, offset, len },
+                Ok(came) if came == len => pipe::Event::Arrived { op, offset, len },
+                Ok(came) => pipe::Event::Failed {
+                    op,
+                    offset,
+                    reason: format!("{came} of {len} bytes came over UCX"),
+                },
+                Err(status) => pipe::Event::Failed {
+                    op,
+                    offset,
+                    reason: format!("UCX: {}", self.lost.clone().unwrap_or(status.to_string())),
+                },
+            }),
+        }
+    }
+
+    /// Gives UCX up for this session, by force.
+    pub(crate) fn abandon(&mut self, reason: String) {
+        if let Some(peer) = &self.peer {
+            self.hub.worker.abort(peer.endpoint);
+        }
+        self.lose(reason);
+    }
+
+    /// Returns what the other side must learn: why UCX is lost here.
+    pub(crate) fn poll_word(&mut self) -> Option<Reach> {
+        let reason = self
+            .lost
+            .clone()
+            .filter(|_| mem::take(&mut self.owes_word))?;
+        Some(Reach::None { reason })
+    }
+
+    fn lose(&mut self, reason: String) {
+        if self.lost.is_none() {
+            self.lost = Some(reason);
+            self.cancel();
+        }
+    }
+
+    /// Cancels what nothing has been received of.
+    fn cancel(&self) {
+        for (id, piece) in &self.pieces {
+            if matches!(
+                piece,
+                Piece::Listening(_) | Piece::Bytes { is_sent: false, .. }
+            ) {
+                let id = u64::from(self.number) << 32 | u64::from(*id);
+                self.hub.worker.cancel(id);
+            }
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        let is_bytes = |piece: &Piece| matches!(piece, Piece::Bytes { .. });
+        self.lost.is_none() && self.pieces.values().any(is_bytes)
+    }
+
+    /// Returns when [`Channel::handle_time`] has something to do next.
+    pub(crate) fn next_time(&self) -> Option<Instant> {
+        let ask = self.heard.max(self.asked) + self.limits.ping_after;
+        let silent = self.heard + self.limits.silent_after;
+        self.is_busy().then(|| ask.min(silent))
+    }
+
+    /// Asks a silent other side, and gives UCX up if it does not answer.
+    pub(crate) fn handle_time(&mut self, now: Instant) {
+        if self.next_time().is_none_or(|next| now < next) {
+            return;
+        }
+        let silence = now.saturating_duration_since(self.heard);
+        if silence < self.limits.silent_after {
+            self.asked = now;
+            return self.say(ASK);
+        }
+        self.owes_word = true;
+        self.abandon(format!(
+            "no sign of the other side for {} ms",
+            silence.as_millis()
+        ));
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.lose("the session has ended".to_owned());
+        let mut until = Some(Instant::now() + self.patience);
+        let mut events = VecDeque::new();
+        while !self.pieces.is_empty() {
+            self.poll(&mut events);
+            if self.pieces.is_empty() {
+                break;
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                // UCX ends all that an endpoint has under way when it closes the endpoint by force.
+                until = None;
+                if let Some(peer) = &self.peer {
+                    self.hub.worker.abort(peer.endpoint);
+                }
+                continue;
+            }
+            let told = locked(&self.inbox.events);
+            let is_quiet = |told: &mut Vec<Event>| told.is_empty();
+            match left {
+                None => drop(self.inbox.came.wait_while(told, is_quiet)),
+                Some(left) => drop(self.inbox.came.wait_timeout_while(told, left, is_quiet)),
+            }
+        }
+        if let Some(peer) = &self.peer {
+            self.hub.worker.close(peer.endpoint);
+        }
+        locked(&self.hub.sessions).remove(&self.number);
+    }
+}
