@@ -13,10 +13,11 @@ use transload_hal::{
 };
 
 use crate::board::Board;
+use crate::client::Client;
 use crate::forward::{Forward, Granted, GrantedBytes};
 use crate::inventory::{UCX_ACCESS, inventory, links_between_nodes};
 use crate::memory::{Lease, allocate, enter, local, open, share};
-use crate::queue::{Client, End, Job, Line, Operation};
+use crate::queue::{End, Job, Line, Operation};
 use crate::wire::{self, Message, Network};
 use crate::{Options, PrivateKey, PublicKey, Session, SessionError};
 

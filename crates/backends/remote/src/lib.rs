@@ -16,6 +16,7 @@
 
 mod board;
 mod buffer;
+mod client;
 mod device;
 mod forward;
 mod inventory;
