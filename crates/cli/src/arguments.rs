@@ -40,6 +40,10 @@ pub(crate) struct Arguments {
     #[arg(long, global = true)]
     pub(crate) trusted_network: bool,
 
+    /// Has both sides check all that UCX carries
+    #[arg(long, global = true)]
+    pub(crate) checksums: bool,
+
     #[command(subcommand)]
     pub(crate) command: Command,
 }

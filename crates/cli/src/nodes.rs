@@ -68,6 +68,8 @@ struct NodesFile {
     #[serde(default, rename = "trusted-network")]
     trusted_network: bool,
     #[serde(default)]
+    checksums: bool,
+    #[serde(default)]
     node: BTreeMap<String, NodeEntry>,
 }
 
@@ -83,8 +85,9 @@ struct NodeEntry {
 pub(crate) struct Nodes {
     key: Option<PathBuf>,
     all: Vec<NodeSpec>,
-    /// UCX may carry bytes.
+    /// UCX may carry bytes, with checksums.
     trusted_network: bool,
+    checksums: bool,
     /// The command goes on without those that cannot be connected to.
     may_lack: bool,
 }
@@ -106,6 +109,7 @@ impl Nodes {
             key: arguments.key.clone(),
             all: arguments.node.clone(),
             trusted_network: arguments.trusted_network,
+            checksums: arguments.checksums,
             may_lack: matches!(arguments.command, Command::Devices(_)),
         };
         if let Some(path) = &arguments.nodes {
@@ -136,6 +140,7 @@ impl Nodes {
         let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
         let file: NodesFile = toml::from_str(&text).map_err(|error| wrong(&error))?;
         self.trusted_network |= file.trusted_network;
+        self.checksums |= file.checksums;
         if self.key.is_none() {
             let folder = path.parent().unwrap_or(Path::new(""));
             self.key = file.key.map(|key| folder.join(key));
@@ -162,6 +167,7 @@ impl Nodes {
     fn options(&self) -> transload::remote::Options {
         let mut options = transload::remote::Options::default();
         options.trusted_network = self.trusted_network;
+        options.checksums = self.checksums;
         options
     }
 

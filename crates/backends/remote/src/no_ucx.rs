@@ -32,7 +32,7 @@ impl Channel {
         match *self {}
     }
 
-    pub(crate) fn connect(&mut self, _: &[u8], _: u32) -> bool {
+    pub(crate) fn connect(&mut self, _: &[u8], _: u32, _: bool) -> bool {
         match *self {}
     }
 

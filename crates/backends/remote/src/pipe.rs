@@ -167,7 +167,8 @@ impl Pipe {
 
     /// Returns the tag of the next message over UCX.
     pub fn next_tag(&mut self) -> u32 {
-        self.last_tag = self.last_tag.wrapping_add(1).max(FIRST_TAG);
+        // The highest bit is UCX's side of it.
+        self.last_tag = ((self.last_tag + 1) & (u32::MAX >> 1)).max(FIRST_TAG);
         self.last_tag
     }
 

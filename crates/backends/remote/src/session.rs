@@ -118,6 +118,9 @@ pub struct Options {
     /// UCX may carry bulk data, **unencrypted**, and every program that reaches its ports, and the peer itself, can write
     /// any memory of this process. `false`.
     pub trusted_network: bool,
+    /// Whether each message over UCX is followed by a checksum (xxh3-64), which finds accidents and no attacks. Both sides
+    /// send and check them if either one says so. `false`.
+    pub checksums: bool,
 }
 
 impl Default for Options {
@@ -129,6 +132,7 @@ impl Default for Options {
             silent_after: Duration::from_secs(5),
             close: Duration::from_secs(1),
             trusted_network: false,
+            checksums: false,
         }
     }
 }

@@ -25,6 +25,15 @@ pub(super) struct Shared {
 }
 
 impl SessionHandle {
+    /// Makes a handle without a session.
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> SessionHandle {
+        let poll = mio::Poll::new().expect("the system has one");
+        let waker = Waker::new(poll.registry(), mio::Token(0)).expect("the system has one");
+        let shared = Shared::new(waker);
+        SessionHandle { shared }
+    }
+
     /// Has the session's thread call [`Handler::woken`](super::Handler::woken) soon. Never blocks. Costs one atomic
     /// operation, and a system call only if the thread sleeps and was not woken yet. What the caller wrote before is
     /// visible to the handler.

@@ -325,12 +325,17 @@ impl Run {
     /// Takes in how UCX reaches the peer.
     fn reach(&mut self, reach: Reach) -> Result<(), ProtocolError> {
         match (self.pipe.ucx_mut(), reach) {
-            (Some(channel), Reach::Worker { address, receiver }) => {
-                match channel.connect(&address, receiver) {
-                    true => Ok(()),
-                    false => Err(misplaced("it says twice how UCX reaches it".into())),
-                }
-            }
+            (
+                Some(channel),
+                Reach::Worker {
+                    address,
+                    receiver,
+                    checksums,
+                },
+            ) => match channel.connect(&address, receiver, checksums) {
+                true => Ok(()),
+                false => Err(misplaced("it says twice how UCX reaches it".into())),
+            },
             (Some(channel), Reach::None { mut reason }) => {
                 truncate(&mut reason);
                 channel.abandon(format!("at the other machine: {reason}"));

@@ -15,10 +15,13 @@ use crate::session::SessionHandle;
 use crate::wire::Reach;
 
 /// The tags of messages without bytes, by which a side asks whether the other one still hears it, and answers. Those of
-/// pieces follow.
+/// ranges follow.
 const ASK: u32 = 0;
 const ANSWER: u32 = 1;
 pub(crate) const FIRST_TAG: u32 = 2;
+
+/// Set in the tag of the message with the checksum of a range.
+const OF_SUM: u32 = 1 << 31;
 
 /// How long a channel waits for messages under way when its session ends, before it ends them by force.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -35,8 +38,12 @@ pub(crate) struct Channel {
     inbox: Arc<Inbox>,
     number: u32,
     peer: Option<Peer>,
-    pieces: HashMap<u32, Piece>,
+    messages: HashMap<u32, Kind>,
     last: u32,
+    /// The ranges whose messages are under way, by the number of the first.
+    ranges: HashMap<u32, Range>,
+    /// Each range is followed by its checksum.
+    checks: bool,
     limits: crate::Options,
     /// Of the messages under way: the last sign of the other side, and when it was asked last.
     heard: Instant,
@@ -53,17 +60,26 @@ struct Peer {
 }
 
 /// A message under way.
-enum Piece {
-    Bytes {
-        op: u64,
-        offset: u64,
-        len: u64,
-        is_sent: bool,
-    },
+#[derive(Clone, Copy)]
+enum Kind {
+    /// The bytes of a range, or its checksum.
+    Of(u32),
     /// A receive for [`ASK`] or [`ANSWER`].
     Listening(u32),
     /// A send of one.
     Saying,
+}
+
+/// Some bytes of an operation.
+struct Range {
+    op: u64,
+    offset: u64,
+    span: HostSpan,
+    is_sent: bool,
+    /// Messages that are under way.
+    left: usize,
+    sum: Box<[u8; 8]>,
+    fault: Option<String>,
 }
 
 /// A worker, for the sessions over one interface.
@@ -176,8 +192,10 @@ impl Channel {
             inbox,
             number,
             peer: None,
-            pieces: HashMap::new(),
+            messages: HashMap::new(),
             last: 0,
+            ranges: HashMap::new(),
+            checks: limits.checksums,
             limits,
             heard: now,
             asked: now,
@@ -192,14 +210,16 @@ impl Channel {
         Reach::Worker {
             address: self.hub.worker.address().to_vec(),
             receiver: self.number,
+            checksums: self.checks,
         }
     }
 
     /// Takes in how the other side is reached. Returns false if it has said so before.
-    pub(crate) fn connect(&mut self, address: &[u8], number: u32) -> bool {
+    pub(crate) fn connect(&mut self, address: &[u8], number: u32, checks: bool) -> bool {
         if self.peer.is_some() {
             return false;
         }
+        self.checks |= checks;
         let endpoint = {
             // The worker may lose it at once, and finds the session by it.
             let mut known = locked(&self.inbox.endpoint);
@@ -226,66 +246,110 @@ impl Channel {
         self.patience = Duration::ZERO;
     }
 
-    fn begin(&mut self, piece: Piece) -> u64 {
-        if self.next_time().is_none() {
-            let now = Instant::now();
-            (self.heard, self.asked) = (now, now);
-        }
-        while self.pieces.contains_key(&self.last) {
+    fn begin(&mut self, kind: Kind) -> u64 {
+        while self.messages.contains_key(&self.last) {
             self.last = self.last.wrapping_add(1);
         }
-        self.pieces.insert(self.last, piece);
+        self.messages.insert(self.last, kind);
         u64::from(self.number) << 32 | u64::from(self.last)
     }
 
-    fn listen(&mut self, tag: u32) {
-        let id = self.begin(Piece::Listening(tag));
+    /// Receives a message.
+    ///
+    /// # Safety
+    /// As for [`Worker::receive`].
+    unsafe fn receive(&mut self, kind: Kind, tag: u32, span: HostSpan) {
+        let id = self.begin(kind);
         let tag = u64::from(self.number) << 32 | u64::from(tag);
-        // SAFETY: there is no byte.
-        unsafe { (self.hub.worker).receive(id, tag, u64::MAX, HostSpan::of_mut(&mut [])) };
+        // SAFETY: as the caller says.
+        unsafe { self.hub.worker.receive(id, tag, u64::MAX, span) };
     }
 
-    fn say(&mut self, tag: u32) {
+    /// Sends a message.
+    ///
+    /// # Safety
+    /// As for [`Worker::send`].
+    unsafe fn send(&mut self, kind: Kind, tag: u32, span: HostSpan) {
         if let Some(Peer { endpoint, number }) = self.peer {
-            let id = self.begin(Piece::Saying);
+            let id = self.begin(kind);
             let tag = u64::from(number) << 32 | u64::from(tag);
-            // SAFETY: there is no byte.
-            unsafe { self.hub.worker.send(id, endpoint, tag, HostSpan::of(&[])) };
+            // SAFETY: as the caller says.
+            unsafe { self.hub.worker.send(id, endpoint, tag, span) };
         }
     }
 
-    /// Sends a piece, or receives it.
+    fn listen(&mut self, tag: u32) {
+        // SAFETY: there is no byte.
+        unsafe { self.receive(Kind::Listening(tag), tag, HostSpan::of_mut(&mut [])) };
+    }
+
+    fn say(&mut self, tag: u32) {
+        // SAFETY: there is no byte.
+        unsafe { self.send(Kind::Saying, tag, HostSpan::of(&[])) };
+    }
+
+    /// Sends a range, or receives it.
     ///
     /// # Safety
-    /// Until an event tells of the piece, the span is valid: for reads, and no code writes it, if it is sent; for
+    /// Until an event tells of the range, the span is valid: for reads, and no code writes it, if it is sent; for
     /// writes, and no other code touches it, if it is received.
     pub(crate) unsafe fn start(
+        &mut self,
+        range: (u64, u64),
+        tag: u32,
+        span: HostSpan,
+        is_sent: bool,
+    ) -> Result<(), String> {
+        let sum = match self.checks && is_sent {
+            // SAFETY: as the caller says.
+            true => unsafe { sum(span) },
+            false => 0,
+        };
+        // SAFETY: as the caller says.
+        unsafe { self.start_with(range, tag, span, is_sent, sum) }
+    }
+
+    /// # Safety
+    /// As for [`Channel::start`].
+    unsafe fn start_with(
         &mut self,
         (op, offset): (u64, u64),
         tag: u32,
         span: HostSpan,
         is_sent: bool,
+        sum: u64,
     ) -> Result<(), String> {
         if let Some(fault) = self.fault() {
             return Err(fault.to_owned());
         }
-        let Some(Peer { endpoint, number }) = self.peer else {
-            return Ok(());
-        };
-        let id = self.begin(Piece::Bytes {
+        if !self.is_busy() {
+            let now = Instant::now();
+            (self.heard, self.asked) = (now, now);
+        }
+        let mut range = Range {
             op,
             offset,
-            len: span.len() as u64,
+            span,
             is_sent,
-        });
-        let number = if is_sent { number } else { self.number };
-        let tag = u64::from(number) << 32 | u64::from(tag);
-        let worker = &self.hub.worker;
-        match is_sent {
-            // SAFETY: as the caller says.
-            true => unsafe { worker.send(id, endpoint, tag, span) },
-            // SAFETY: as the caller says.
-            false => unsafe { worker.receive(id, tag, u64::MAX, span) },
+            left: if self.checks { 2 } else { 1 },
+            sum: Box::new(sum.to_le_bytes()),
+            fault: None,
+        };
+        let sum = HostSpan::of_mut(&mut *range.sum);
+        let mut number = self.last;
+        while self.messages.contains_key(&number) || self.ranges.contains_key(&number) {
+            number = number.wrapping_add(1);
+        }
+        self.last = number;
+        self.ranges.insert(number, range);
+        let parts = [(tag, span), (tag | OF_SUM, sum)];
+        for (tag, span) in parts.into_iter().take(if self.checks { 2 } else { 1 }) {
+            match is_sent {
+                // SAFETY: as the caller says; the checksum is in the range, which stays until both messages are over.
+                true => unsafe { self.send(Kind::Of(number), tag, span) },
+                // SAFETY: as above.
+                false => unsafe { self.receive(Kind::Of(number), tag, span) },
+            }
         }
         Ok(())
     }
@@ -300,7 +364,7 @@ impl Channel {
 
     fn handle(&mut self, event: Event, events: &mut VecDeque<pipe::Event>) {
         let (id, done) = match event {
-            Event::Done { id, len } => (id, Ok(len as u64)),
+            Event::Done { id, len } => (id, Ok(len)),
             Event::Failed { id, status } => (id, Err(status)),
             Event::EndpointLost { status, .. } => {
                 self.owes_word = self.lost.is_none();
@@ -308,43 +372,60 @@ impl Channel {
             }
             Event::EndpointClosed { .. } => return,
         };
-        let Some(piece) = self.pieces.remove(&(id as u32)) else {
-            return;
-        };
         if done.is_ok() {
             self.heard = Instant::now();
         }
-        match (piece, done) {
-            (Piece::Listening(tag), Ok(_)) if self.lost.is_none() => {
+        match self.messages.remove(&(id as u32)) {
+            Some(Kind::Of(number)) => {
+                let fault = done.err().map(|status| match &self.lost {
+                    Some(reason) => reason.clone(),
+                    None => status.to_string(),
+                });
+                self.take_in(number, fault, events);
+            }
+            Some(Kind::Listening(tag)) if done.is_ok() && self.lost.is_none() => {
                 self.listen(tag);
                 if tag == ASK {
                     self.say(ANSWER);
                 }
             }
-            (Piece::Listening(_) | Piece::Saying, _) => {}
-            (
-                Piece::Bytes {
-                    op,
-                    offset,
-                    len,
-                    is_sent,
-                },
-                done,
-            ) => events.push_back(match done {
-                Ok(_) if is_sent => pipe::Event::Sent { op, offset, len },
-                Ok(came) if came == len => pipe::Event::Arrived { op, offset, len },
-                Ok(came) => pipe::Event::Failed {
-                    op,
-                    offset,
-                    reason: format!("{came} of {len} bytes came over UCX"),
-                },
-                Err(status) => pipe::Event::Failed {
-                    op,
-                    offset,
-                    reason: format!("UCX: {}", self.lost.clone().unwrap_or(status.to_string())),
-                },
-            }),
+            _ => {}
         }
+    }
+
+    /// Takes in that a message of a range is over.
+    fn take_in(&mut self, number: u32, fault: Option<String>, events: &mut VecDeque<pipe::Event>) {
+        let Some(range) = self.ranges.get_mut(&number) else {
+            return;
+        };
+        range.left -= 1;
+        range.fault = range.fault.take().or(fault);
+        if range.left > 0 {
+            return;
+        }
+        let Some(range) = self.ranges.remove(&number) else {
+            return;
+        };
+        let Range {
+            op, offset, span, ..
+        } = range;
+        let len = span.len() as u64;
+        let is_whole = || {
+            // SAFETY: the range has been received, and its memory is still this channel's.
+            !self.checks || unsafe { sum(span) } == u64::from_le_bytes(*range.sum)
+        };
+        let reason = match range.fault {
+            None if range.is_sent => {
+                return events.push_back(pipe::Event::Sent { op, offset, len });
+            }
+            None if is_whole() => {
+                return events.push_back(pipe::Event::Arrived { op, offset, len });
+            }
+            None => "the checksum of what came is not that of what was sent".to_owned(),
+            Some(reason) => reason,
+        };
+        let reason = format!("UCX: {reason}");
+        events.push_back(pipe::Event::Failed { op, offset, reason });
     }
 
     /// Gives UCX up for this session, by force.
@@ -373,20 +454,15 @@ impl Channel {
 
     /// Cancels what nothing has been received of.
     fn cancel(&self) {
-        for (id, piece) in &self.pieces {
-            if matches!(
-                piece,
-                Piece::Listening(_) | Piece::Bytes { is_sent: false, .. }
-            ) {
-                let id = u64::from(self.number) << 32 | u64::from(*id);
-                self.hub.worker.cancel(id);
-            }
+        for id in self.messages.keys() {
+            // Sends go on.
+            let id = u64::from(self.number) << 32 | u64::from(*id);
+            self.hub.worker.cancel(id);
         }
     }
 
     fn is_busy(&self) -> bool {
-        let is_bytes = |piece: &Piece| matches!(piece, Piece::Bytes { .. });
-        self.lost.is_none() && self.pieces.values().any(is_bytes)
+        self.lost.is_none() && !self.ranges.is_empty()
     }
 
     /// Returns when [`Channel::handle_time`] has something to do next.
@@ -414,14 +490,23 @@ impl Channel {
     }
 }
 
+/// Returns the checksum of bytes.
+///
+/// # Safety
+/// The span is valid for reads, and no code writes it meanwhile.
+unsafe fn sum(span: HostSpan) -> u64 {
+    // SAFETY: as the caller says.
+    xxhash_rust::xxh3::xxh3_64(unsafe { span.as_slice() })
+}
+
 impl Drop for Channel {
     fn drop(&mut self) {
         self.lose("the session has ended".to_owned());
         let mut until = Some(Instant::now() + self.patience);
         let mut events = VecDeque::new();
-        while !self.pieces.is_empty() {
+        while !self.messages.is_empty() {
             self.poll(&mut events);
-            if self.pieces.is_empty() {
+            if self.messages.is_empty() {
                 break;
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -446,3 +531,6 @@ impl Drop for Channel {
         locked(&self.hub.sessions).remove(&self.number);
     }
 }
+
+#[cfg(test)]
+mod tests;

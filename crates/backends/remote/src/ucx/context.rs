@@ -124,6 +124,8 @@ fn configure(ucx: &Ucx, config: ucp_config_h, options: &Options) -> Result<Vec<S
         ("TCP_KEEPINTVL", "1s".to_string(), OLDEST),
         ("TCP_KEEPCNT", (lost_s - 1).to_string(), OLDEST),
         ("TCP_USER_TIMEOUT", format!("{lost_s}s"), LIMIT_SINCE),
+        // Else the thread stands still for two minutes where a peer's port cannot be reached.
+        ("TCP_CONN_NB", "y".to_string(), OLDEST),
     ];
     let mut skipped = Vec::new();
     for (name, value, since) in own {

@@ -262,6 +262,8 @@ pub enum Reach {
         address: Vec<u8>,
         /// The number of this session at that worker, the first half of the tags of messages for it.
         receiver: u32,
+        /// It wants checksums of what goes over UCX.
+        checksums: bool,
     },
     /// There is none.
     None {

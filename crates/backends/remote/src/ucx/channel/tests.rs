@@ -1,0 +1,126 @@
+//! Two channels of one process, over the loopback device. Skipped where UCX is not installed.
+
+use super::*;
+
+/// Makes two channels that reach each other, with or without checksums.
+fn pair(checksums: bool) -> Option<[Channel; 2]> {
+    if let Err(error) = Ucx::load(None) {
+        println!("skipped: {error}");
+        return None;
+    }
+    let limits = crate::Options {
+        checksums,
+        ..crate::Options::default()
+    };
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
+    let mut both = [(); 2].map(|()| {
+        let session = SessionHandle::for_tests();
+        Channel::open(address, session, limits.clone()).unwrap()
+    });
+    let reaches = [0, 1].map(|at: usize| both[at].reach());
+    for (at, reach) in reaches.into_iter().enumerate() {
+        let Reach::Worker {
+            address, receiver, ..
+        } = reach
+        else {
+            panic!("UCX is here");
+        };
+        assert!(both[1 - at].connect(&address, receiver, false));
+        assert!(!both[1 - at].connect(&address, receiver, false));
+    }
+    Some(both)
+}
+
+type Told = [VecDeque<pipe::Event>; 2];
+
+/// Waits for the next event of a channel, while all run.
+fn next(both: &mut [Channel], told: &mut Told, at: usize) -> pipe::Event {
+    loop {
+        for (channel, events) in both.iter_mut().zip(told.iter_mut()) {
+            channel.poll(events);
+        }
+        if let Some(event) = told[at].pop_front() {
+            return event;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_range_with_another_checksum_is_refused() {
+    let Some(mut both) = pair(true) else { return };
+    for (tag, is_right) in [(2, true), (3, false)] {
+        let (mut sent, mut came) = (vec![7u8; 100_000], vec![0u8; 100_000]);
+        let [from, to] = [&mut sent, &mut came].map(|bytes| HostSpan::of_mut(bytes));
+        // SAFETY: both live until both events came.
+        unsafe {
+            both[0].start((1, 0), tag, to, false).unwrap();
+            let sum = sum(from) ^ u64::from(!is_right);
+            both[1].start_with((1, 0), tag, from, true, sum).unwrap();
+        }
+        let mut told = Told::default();
+        let [event, is_sent] = [0, 1].map(|at| next(&mut both, &mut told, at));
+        assert!(
+            matches!(is_sent, pipe::Event::Sent { len: 100_000, .. }),
+            "{is_sent:?}"
+        );
+        match event {
+            pipe::Event::Arrived { len, .. } if is_right => assert_eq!(len, 100_000),
+            pipe::Event::Failed { reason, .. } if !is_right => {
+                assert!(reason.contains("checksum"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_side_that_answers_is_waited_for_and_a_silent_one_is_given_up() {
+    let Some(mut both) = pair(false) else { return };
+    let mut came = vec![0u8; 16];
+    let begun = Instant::now();
+    // SAFETY: it lives until the event came.
+    unsafe { both[0].start((1, 0), 2, HostSpan::of_mut(&mut came), false) }.unwrap();
+    assert!(both[0].next_time().is_some());
+    both[0].handle_time(begun + Duration::from_millis(1500));
+    let asked = both[0].heard;
+    while both[0].heard == asked {
+        for channel in &mut both {
+            channel.poll(&mut VecDeque::new());
+        }
+        std::thread::yield_now();
+    }
+    both[0].handle_time(both[0].heard + Duration::from_millis(4900));
+    assert_eq!(both[0].fault(), None);
+    both[0].handle_time(both[0].heard + Duration::from_millis(5001));
+    assert!(
+        both[0].fault().unwrap().contains("no sign"),
+        "{:?}",
+        both[0].fault()
+    );
+    let event = next(&mut both[..1], &mut Told::default(), 0);
+    let pipe::Event::Failed { op: 1, reason, .. } = event else {
+        panic!("{event:?}");
+    };
+    assert!(reason.contains("no sign"), "{reason}");
+    assert!(matches!(both[0].poll_word(), Some(Reach::None { .. })));
+    assert_eq!(both[0].poll_word(), None);
+}
+
+#[test]
+fn a_channel_that_is_dropped_has_ended_what_it_had_under_way() {
+    let Some(both) = pair(false) else { return };
+    let [mut first, second] = both;
+    let (mut came, sent) = (vec![1u8; 64], vec![2u8; 4 << 20]);
+    // SAFETY: both live until the channel is dropped.
+    unsafe {
+        first
+            .start((1, 0), 2, HostSpan::of_mut(&mut came), false)
+            .unwrap();
+        first.start((2, 0), 9, HostSpan::of(&sent), true).unwrap();
+    }
+    first.patience = Duration::from_millis(10);
+    drop(first);
+    drop(second);
+    assert_eq!(came, [1; 64]);
+}
