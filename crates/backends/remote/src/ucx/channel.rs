@@ -372,10 +372,17 @@ impl Channel {
             }
             Event::EndpointClosed { .. } => return,
         };
-        if done.is_ok() {
+        let kind = self.messages.remove(&(id as u32));
+        // A send may be over when UCX has a copy.
+        let is_sign = match kind {
+            Some(Kind::Of(number)) => self.ranges.get(&number).is_some_and(|of| !of.is_sent),
+            Some(Kind::Listening(_)) => true,
+            Some(Kind::Saying) | None => false,
+        };
+        if is_sign && done.is_ok() {
             self.heard = Instant::now();
         }
-        match self.messages.remove(&(id as u32)) {
+        match kind {
             Some(Kind::Of(number)) => {
                 let fault = done.err().map(|status| match &self.lost {
                     Some(reason) => reason.clone(),

@@ -75,6 +75,29 @@ fn a_range_with_another_checksum_is_refused() {
 }
 
 #[test]
+fn a_question_that_was_sent_is_no_sign_of_the_other_side() {
+    let Some(mut both) = pair(false) else { return };
+    let mut came = vec![0u8; 16];
+    // SAFETY: it lives until the channel is dropped.
+    unsafe { both[0].start((1, 0), 2, HostSpan::of_mut(&mut came), false) }.unwrap();
+    let heard = both[0].heard;
+    both[0].handle_time(heard + Duration::from_millis(1500));
+    let is_saying = |channel: &Channel| {
+        let mut kinds = channel.messages.values();
+        kinds.any(|kind| matches!(kind, Kind::Saying))
+    };
+    assert!(is_saying(&both[0]));
+    // The other side does not look at what it is asked.
+    while is_saying(&both[0]) {
+        both[0].poll(&mut VecDeque::new());
+        std::thread::yield_now();
+    }
+    assert_eq!(both[0].heard, heard);
+    both.reverse();
+    drop(both);
+}
+
+#[test]
 fn a_side_that_answers_is_waited_for_and_a_silent_one_is_given_up() {
     let Some(mut both) = pair(false) else { return };
     let mut came = vec![0u8; 16];
