@@ -32,15 +32,11 @@ impl Channel {
         match *self {}
     }
 
-    pub(crate) fn connect(&mut self, _: &[u8], _: u32, _: bool) -> bool {
+    pub(crate) fn connect(&mut self, _: &[u8], _: bool) -> bool {
         match *self {}
     }
 
     pub(crate) fn fault(&self) -> Option<&str> {
-        match *self {}
-    }
-
-    pub(crate) fn give_up(&mut self) {
         match *self {}
     }
 

@@ -325,17 +325,12 @@ impl Run {
     /// Takes in how UCX reaches the peer.
     fn reach(&mut self, reach: Reach) -> Result<(), ProtocolError> {
         match (self.pipe.ucx_mut(), reach) {
-            (
-                Some(channel),
-                Reach::Worker {
-                    address,
-                    receiver,
-                    checksums,
-                },
-            ) => match channel.connect(&address, receiver, checksums) {
-                true => Ok(()),
-                false => Err(misplaced("it says twice how UCX reaches it".into())),
-            },
+            (Some(channel), Reach::Worker { address, checksums }) => {
+                match channel.connect(&address, checksums) {
+                    true => Ok(()),
+                    false => Err(misplaced("it says twice how UCX reaches it".into())),
+                }
+            }
             (Some(channel), Reach::None { mut reason }) => {
                 truncate(&mut reason);
                 channel.abandon(format!("at the other machine: {reason}"));
@@ -450,7 +445,7 @@ impl Run {
             SessionError::Io { .. } | SessionError::Cut { .. } => {}
             SessionError::Silent { .. } => {
                 if let Some(channel) = self.pipe.ucx_mut() {
-                    channel.give_up();
+                    channel.abandon("the other side is silent".to_owned());
                 }
             }
             _ => self.linger(),

@@ -3,9 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use transload_hal::HostSpan;
 
@@ -23,21 +22,19 @@ pub(crate) const FIRST_TAG: u32 = 2;
 /// Set in the tag of the message with the checksum of a range.
 const OF_SUM: u32 = 1 << 31;
 
-/// How long a channel waits for messages under way when its session ends, before it ends them by force.
-const PATIENCE: Duration = Duration::from_secs(2);
-
 /// The messages of one session over UCX. A message once begun is sent and received, whatever becomes of its operation,
 /// because UCX takes no message back.
 ///
 /// Before version 1.22, UCX does not see that a peer is gone while data for it is under way. So a side with messages under way
 /// asks the other one over UCX itself, and gives UCX up after [`crate::Options::silent_after`] without any sign.
 ///
-/// Dropping the channel blocks until UCX touches no memory of its messages any more.
+/// Dropping the channel blocks until UCX touches no memory of its messages any more, at most some 4 s.
 pub(crate) struct Channel {
-    hub: Arc<Hub>,
+    /// Its own, because only the end of a worker ends all receives: UCX 1.22 leaves some that a peer has begun and died in.
+    /// Dropped before the memory of the messages.
+    worker: Worker,
     inbox: Arc<Inbox>,
-    number: u32,
-    peer: Option<Peer>,
+    endpoint: Option<EndpointId>,
     messages: HashMap<u32, Kind>,
     last: u32,
     /// The ranges whose messages are under way, by the number of the first.
@@ -51,12 +48,6 @@ pub(crate) struct Channel {
     lost: Option<String>,
     /// The other side does not know that it is lost.
     owes_word: bool,
-    patience: Duration,
-}
-
-struct Peer {
-    endpoint: EndpointId,
-    number: u32,
 }
 
 /// A message under way.
@@ -82,81 +73,16 @@ struct Range {
     fault: Option<String>,
 }
 
-/// A worker, for the sessions over one interface.
-struct Hub {
-    worker: Worker,
-    sessions: Arc<Mutex<HashMap<u32, Arc<Inbox>>>>,
-    last: AtomicU32,
-}
-
-/// What the worker tells a session.
+/// What the worker tells the session.
 struct Inbox {
     session: SessionHandle,
-    endpoint: Mutex<Option<EndpointId>>,
     events: Mutex<Vec<Event>>,
-    came: Condvar,
-}
-
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change is whole when it may panic.
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Inbox {
-    fn push(&self, event: Event) {
-        locked(&self.events).push(event);
-        self.came.notify_one();
-        self.session.wake();
-    }
-}
-
-/// The workers by the interface that they use.
-static HUBS: Mutex<Vec<(String, Weak<Hub>)>> = Mutex::new(Vec::new());
-
-impl Hub {
-    /// Returns the worker on the interface that has the address.
-    fn at(address: IpAddr) -> Result<Arc<Hub>, String> {
-        let interface = interface(address)?;
-        let mut hubs = locked(&HUBS);
-        hubs.retain(|(_, hub)| hub.strong_count() > 0);
-        let known = hubs.iter().find(|(known, _)| *known == interface);
-        if let Some(hub) = known.and_then(|(_, hub)| hub.upgrade()) {
-            return Ok(hub);
-        }
-        let ucx = Ucx::load(None).map_err(|error| error.to_string())?;
-        // The user's choice may be the same network by a better way, as `mlx5_0:1` is for `ib0`.
-        let is_chosen = std::env::var_os("UCX_NET_DEVICES").is_some_and(|names| !names.is_empty());
-        let options = Options {
-            net_devices: (!is_chosen).then(|| interface.clone()),
-            ..Options::default()
-        };
-        let sessions = Arc::<Mutex<HashMap<u32, Arc<Inbox>>>>::default();
-        let told = Arc::clone(&sessions);
-        let tell = move |event: Event| {
-            let sessions = locked(&told);
-            let inbox = match &event {
-                Event::Done { id, .. } | Event::Failed { id, .. } => {
-                    sessions.get(&((id >> 32) as u32))
-                }
-                Event::EndpointLost { endpoint, .. } | Event::EndpointClosed { endpoint } => {
-                    let has = |inbox: &&Arc<Inbox>| *locked(&inbox.endpoint) == Some(*endpoint);
-                    sessions.values().find(has)
-                }
-            };
-            let inbox = inbox.cloned();
-            drop(sessions);
-            if let Some(inbox) = inbox {
-                inbox.push(event);
-            }
-        };
-        let worker = Worker::start(ucx, options, Box::new(tell));
-        let hub = Arc::new(Hub {
-            worker: worker.map_err(|error| format!("{interface}: {error}"))?,
-            sessions,
-            last: AtomicU32::new(0),
-        });
-        hubs.push((interface, Arc::downgrade(&hub)));
-        Ok(hub)
+    fn events(&self) -> MutexGuard<'_, Vec<Event>> {
+        // Each change is whole when it may panic.
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -170,28 +96,35 @@ fn interface(address: IpAddr) -> Result<String, String> {
 }
 
 impl Channel {
-    /// Opens the channel of a session that has `address` on this side. Blocks until UCX has opened its transports, if no other
-    /// session on that interface has.
+    /// Opens the channel of a session that has `address` on this side. Blocks until UCX has opened its transports.
     pub(crate) fn open(
         address: SocketAddr,
         session: SessionHandle,
         limits: crate::Options,
     ) -> Result<Channel, String> {
-        let hub = Hub::at(address.ip())?;
-        let number = hub.last.fetch_add(1, Ordering::Relaxed);
+        let ucx = Ucx::load(None).map_err(|error| error.to_string())?;
+        let interface = interface(address.ip())?;
+        // The user's choice may be the same network by a better way, as `mlx5_0:1` is for `ib0`.
+        let is_chosen = std::env::var_os("UCX_NET_DEVICES").is_some_and(|names| !names.is_empty());
+        let options = Options {
+            net_devices: (!is_chosen).then(|| interface.clone()),
+            ..Options::default()
+        };
         let inbox = Arc::new(Inbox {
             session,
-            endpoint: Mutex::default(),
             events: Mutex::default(),
-            came: Condvar::new(),
         });
-        locked(&hub.sessions).insert(number, Arc::clone(&inbox));
+        let told = Arc::clone(&inbox);
+        let tell = move |event| {
+            told.events().push(event);
+            told.session.wake();
+        };
+        let worker = Worker::start(ucx, options, Box::new(tell));
         let now = Instant::now();
         Ok(Channel {
-            hub,
+            worker: worker.map_err(|error| format!("{interface}: {error}"))?,
             inbox,
-            number,
-            peer: None,
+            endpoint: None,
             messages: HashMap::new(),
             last: 0,
             ranges: HashMap::new(),
@@ -201,33 +134,26 @@ impl Channel {
             asked: now,
             lost: None,
             owes_word: false,
-            patience: PATIENCE,
         })
     }
 
     /// Returns what the other side needs to reach this one.
     pub(crate) fn reach(&self) -> Reach {
         Reach::Worker {
-            address: self.hub.worker.address().to_vec(),
-            receiver: self.number,
+            address: self.worker.address().to_vec(),
             checksums: self.checks,
         }
     }
 
     /// Takes in how the other side is reached. Returns false if it has said so before.
-    pub(crate) fn connect(&mut self, address: &[u8], number: u32, checks: bool) -> bool {
-        if self.peer.is_some() {
+    pub(crate) fn connect(&mut self, address: &[u8], checks: bool) -> bool {
+        if self.endpoint.is_some() {
             return false;
         }
         self.checks |= checks;
-        let endpoint = {
-            // The worker may lose it at once, and finds the session by it.
-            let mut known = locked(&self.inbox.endpoint);
-            // SAFETY: the other side, which has proven its key and takes the network for trusted like this one, says that its
-            // worker has the address.
-            *known.insert(unsafe { self.hub.worker.connect(address) })
-        };
-        self.peer = Some(Peer { endpoint, number });
+        // SAFETY: the other side, which has proven its key and takes the network for trusted like this one, says that its
+        // worker has the address.
+        self.endpoint = Some(unsafe { self.worker.connect(address) });
         self.listen(ASK);
         self.listen(ANSWER);
         true
@@ -235,15 +161,10 @@ impl Channel {
 
     /// Returns why nothing moves over it.
     pub(crate) fn fault(&self) -> Option<&str> {
-        match &self.peer {
+        match &self.endpoint {
             None if self.lost.is_none() => Some("the other side has not said how UCX reaches it"),
             _ => self.lost.as_deref(),
         }
-    }
-
-    /// Expects no sign of the other side any more.
-    pub(crate) fn give_up(&mut self) {
-        self.patience = Duration::ZERO;
     }
 
     fn begin(&mut self, kind: Kind) -> u64 {
@@ -251,7 +172,7 @@ impl Channel {
             self.last = self.last.wrapping_add(1);
         }
         self.messages.insert(self.last, kind);
-        u64::from(self.number) << 32 | u64::from(self.last)
+        self.last.into()
     }
 
     /// Receives a message.
@@ -260,9 +181,8 @@ impl Channel {
     /// As for [`Worker::receive`].
     unsafe fn receive(&mut self, kind: Kind, tag: u32, span: HostSpan) {
         let id = self.begin(kind);
-        let tag = u64::from(self.number) << 32 | u64::from(tag);
         // SAFETY: as the caller says.
-        unsafe { self.hub.worker.receive(id, tag, u64::MAX, span) };
+        unsafe { self.worker.receive(id, tag.into(), u64::MAX, span) };
     }
 
     /// Sends a message.
@@ -270,11 +190,10 @@ impl Channel {
     /// # Safety
     /// As for [`Worker::send`].
     unsafe fn send(&mut self, kind: Kind, tag: u32, span: HostSpan) {
-        if let Some(Peer { endpoint, number }) = self.peer {
+        if let Some(endpoint) = self.endpoint {
             let id = self.begin(kind);
-            let tag = u64::from(number) << 32 | u64::from(tag);
             // SAFETY: as the caller says.
-            unsafe { self.hub.worker.send(id, endpoint, tag, span) };
+            unsafe { self.worker.send(id, endpoint, tag.into(), span) };
         }
     }
 
@@ -356,7 +275,7 @@ impl Channel {
 
     /// Takes in what the worker has told, and adds what follows.
     pub(crate) fn poll(&mut self, events: &mut VecDeque<pipe::Event>) {
-        let told = mem::take(&mut *locked(&self.inbox.events));
+        let told = mem::take(&mut *self.inbox.events());
         for event in told {
             self.handle(event, events);
         }
@@ -437,8 +356,8 @@ impl Channel {
 
     /// Gives UCX up for this session, by force.
     pub(crate) fn abandon(&mut self, reason: String) {
-        if let Some(peer) = &self.peer {
-            self.hub.worker.abort(peer.endpoint);
+        if let Some(endpoint) = self.endpoint {
+            self.worker.abort(endpoint);
         }
         self.lose(reason);
     }
@@ -463,8 +382,7 @@ impl Channel {
     fn cancel(&self) {
         for id in self.messages.keys() {
             // Sends go on.
-            let id = u64::from(self.number) << 32 | u64::from(*id);
-            self.hub.worker.cancel(id);
+            self.worker.cancel((*id).into());
         }
     }
 
@@ -504,39 +422,6 @@ impl Channel {
 unsafe fn sum(span: HostSpan) -> u64 {
     // SAFETY: as the caller says.
     xxhash_rust::xxh3::xxh3_64(unsafe { span.as_slice() })
-}
-
-impl Drop for Channel {
-    fn drop(&mut self) {
-        self.lose("the session has ended".to_owned());
-        let mut until = Some(Instant::now() + self.patience);
-        let mut events = VecDeque::new();
-        while !self.messages.is_empty() {
-            self.poll(&mut events);
-            if self.messages.is_empty() {
-                break;
-            }
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                // UCX ends all that an endpoint has under way when it closes the endpoint by force.
-                until = None;
-                if let Some(peer) = &self.peer {
-                    self.hub.worker.abort(peer.endpoint);
-                }
-                continue;
-            }
-            let told = locked(&self.inbox.events);
-            let is_quiet = |told: &mut Vec<Event>| told.is_empty();
-            match left {
-                None => drop(self.inbox.came.wait_while(told, is_quiet)),
-                Some(left) => drop(self.inbox.came.wait_timeout_while(told, left, is_quiet)),
-            }
-        }
-        if let Some(peer) = &self.peer {
-            self.hub.worker.close(peer.endpoint);
-        }
-        locked(&self.hub.sessions).remove(&self.number);
-    }
 }
 
 #[cfg(test)]

@@ -169,7 +169,7 @@ pub enum Message {
         offset: u64,
         /// How many bytes.
         len: u64,
-        /// The second half of the tag, after the receiver's number.
+        /// The tag.
         tag: u32,
     },
     /// Client: copy from a lease to another place that the server reaches. Ends with `Ended`.
@@ -258,10 +258,8 @@ pub enum Network {
 pub enum Reach {
     /// It is here.
     Worker {
-        /// The address of its worker.
+        /// The address of its worker for this session.
         address: Vec<u8>,
-        /// The number of this session at that worker, the first half of the tags of messages for it.
-        receiver: u32,
         /// It wants checksums of what goes over UCX.
         checksums: bool,
     },

@@ -279,7 +279,6 @@ pub(crate) fn message(numbers: &mut Numbers) -> Message {
         },
         27 => Message::Ucx(Reach::Worker {
             address: numbers.bytes(40),
-            receiver: id as u32,
             checksums: id % 2 == 0,
         }),
         28 => Message::Ucx(Reach::None {

@@ -1,5 +1,7 @@
 //! Two channels of one process, over the loopback device. Skipped where UCX is not installed.
 
+use std::time::Duration;
+
 use super::*;
 
 /// Makes two channels that reach each other, with or without checksums.
@@ -19,14 +21,11 @@ fn pair(checksums: bool) -> Option<[Channel; 2]> {
     });
     let reaches = [0, 1].map(|at: usize| both[at].reach());
     for (at, reach) in reaches.into_iter().enumerate() {
-        let Reach::Worker {
-            address, receiver, ..
-        } = reach
-        else {
+        let Reach::Worker { address, .. } = reach else {
             panic!("UCX is here");
         };
-        assert!(both[1 - at].connect(&address, receiver, false));
-        assert!(!both[1 - at].connect(&address, receiver, false));
+        assert!(both[1 - at].connect(&address, false));
+        assert!(!both[1 - at].connect(&address, false));
     }
     Some(both)
 }
@@ -52,12 +51,12 @@ fn a_range_with_another_checksum_is_refused() {
     for (tag, is_right) in [(2, true), (3, false)] {
         let (mut sent, mut came) = (vec![7u8; 100_000], vec![0u8; 100_000]);
         let [from, to] = [&mut sent, &mut came].map(|bytes| HostSpan::of_mut(bytes));
-        // SAFETY: both live until both events came.
-        unsafe {
-            both[0].start((1, 0), tag, to, false).unwrap();
-            let sum = sum(from) ^ u64::from(!is_right);
-            both[1].start_with((1, 0), tag, from, true, sum).unwrap();
-        }
+        // SAFETY: it lives until the event came.
+        unsafe { both[0].start((1, 0), tag, to, false) }.unwrap();
+        // SAFETY: no code writes it meanwhile.
+        let sum = unsafe { sum(from) } ^ u64::from(!is_right);
+        // SAFETY: as the first one.
+        unsafe { both[1].start_with((1, 0), tag, from, true, sum) }.unwrap();
         let mut told = Told::default();
         let [event, is_sent] = [0, 1].map(|at| next(&mut both, &mut told, at));
         assert!(
@@ -135,14 +134,10 @@ fn a_channel_that_is_dropped_has_ended_what_it_had_under_way() {
     let Some(both) = pair(false) else { return };
     let [mut first, second] = both;
     let (mut came, sent) = (vec![1u8; 64], vec![2u8; 4 << 20]);
-    // SAFETY: both live until the channel is dropped.
-    unsafe {
-        first
-            .start((1, 0), 2, HostSpan::of_mut(&mut came), false)
-            .unwrap();
-        first.start((2, 0), 9, HostSpan::of(&sent), true).unwrap();
-    }
-    first.patience = Duration::from_millis(10);
+    // SAFETY: it lives until the channel is dropped.
+    unsafe { first.start((1, 0), 2, HostSpan::of_mut(&mut came), false) }.unwrap();
+    // SAFETY: as above.
+    unsafe { first.start((2, 0), 9, HostSpan::of(&sent), true) }.unwrap();
     drop(first);
     drop(second);
     assert_eq!(came, [1; 64]);
