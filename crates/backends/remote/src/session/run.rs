@@ -4,6 +4,8 @@ use std::convert::Infallible;
 use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::mpsc::{self, TryRecvError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token, Waker};
@@ -61,6 +63,7 @@ pub(super) fn start(
                     times: Times::new(now),
                     owes_pong: false,
                     is_cut: false,
+                    opening: None,
                 };
                 run.run(&mut *handler)
             }
@@ -114,6 +117,13 @@ struct Run {
     owes_pong: bool,
     /// The peer's bytes have ended.
     is_cut: bool,
+    /// UCX is being opened, on a thread of its own. Meanwhile only heartbeats go, and the peer's messages wait.
+    opening: Option<Opening>,
+}
+
+struct Opening {
+    peer: Peer,
+    channel: mpsc::Receiver<Result<Channel, String>>,
 }
 
 /// When things happened last.
@@ -158,7 +168,7 @@ impl Run {
                 let address = self.address.clone();
                 return Err(SessionError::Closed { address });
             }
-            if is_woken && self.step == Step::Open {
+            if is_woken && self.step == Step::Open && self.opening.is_none() {
                 is_woken = false;
                 let done = handler.woken(&mut self.pipe);
                 done.map_err(|error| self.misled(error))?;
@@ -171,6 +181,7 @@ impl Run {
                 Ok(has_written) => has_written,
                 Err(error) => return Err(self.last_word(handler, error)),
             };
+            has_moved |= self.end_opening(handler)?;
             has_moved |= self.handle_events(handler)?;
             if self.is_cut {
                 let (address, step) = (self.address.clone(), self.step);
@@ -222,6 +233,9 @@ impl Run {
     fn handle_events(&mut self, handler: &mut dyn Handler) -> Result<bool, SessionError> {
         let mut has_any = false;
         loop {
+            if self.opening.is_some() {
+                return Ok(has_any);
+            }
             let event = self.pipe.poll_event();
             if self.step == Step::Handshake && self.pipe.peer().is_some() {
                 self.step = Step::Hello;
@@ -286,40 +300,67 @@ impl Run {
             .socket
             .peer_addr()
             .map_err(|error| self.failed(error))?;
-        if let Some(key) = self.pipe.peer() {
-            self.step = Step::Open;
-            let opened = self.open_ucx(trusted_network);
-            opened.map_err(|error| self.misled(error))?;
-            let peer = Peer {
-                key,
-                address,
-                trusted_network,
-            };
-            let opened = handler.opened(peer, &mut self.pipe);
-            opened.map_err(|error| self.misled(error))?;
-        }
-        Ok(())
-    }
-
-    /// Opens the other network, if both sides want it. Blocks while UCX does the first time.
-    fn open_ucx(&mut self, peer_trusts: bool) -> Result<(), ProtocolError> {
-        let reason = match (self.options.trusted_network, peer_trusts) {
+        let Some(key) = self.pipe.peer() else {
+            return Ok(());
+        };
+        self.step = Step::Open;
+        let peer = Peer {
+            key,
+            address,
+            trusted_network,
+        };
+        let reason = match (self.options.trusted_network, trusted_network) {
             (true, true) => {
-                let session = SessionHandle {
-                    shared: Arc::clone(&self.shared),
-                };
-                let options = self.options.clone();
-                let channel = match self.socket.local_addr() {
-                    Ok(address) => Channel::open(address, session, options),
-                    Err(error) => Err(error.to_string()),
-                };
-                return self.pipe.open_ucx(channel);
+                let channel = self.open_ucx();
+                self.opening = Some(Opening { peer, channel });
+                return Ok(());
             }
             (true, false) => "the other machine does not take the network for trusted",
             (false, _) => "this machine does not take the network for trusted",
         };
         self.pipe.refuse_ucx(reason.to_owned());
-        Ok(())
+        let opened = handler.opened(peer, &mut self.pipe);
+        opened.map_err(|error| self.misled(error))
+    }
+
+    /// Begins to open the other network.
+    fn open_ucx(&self) -> mpsc::Receiver<Result<Channel, String>> {
+        let (tell, told) = mpsc::channel();
+        let session = SessionHandle {
+            shared: Arc::clone(&self.shared),
+        };
+        let (options, address) = (self.options.clone(), self.socket.local_addr());
+        let open = move || {
+            let channel = match address {
+                Ok(address) => Channel::open(address, session.clone(), options),
+                Err(error) => Err(error.to_string()),
+            };
+            // The session may have ended.
+            let _ = tell.send(channel);
+            session.wake();
+        };
+        // Without a thread, the receiver finds that no answer comes.
+        let _ = { thread::Builder::new().name("transload-open".into()) }.spawn(open);
+        told
+    }
+
+    /// Takes in that the other network is open, or why it is not.
+    fn end_opening(&mut self, handler: &mut dyn Handler) -> Result<bool, SessionError> {
+        let Some(opening) = &self.opening else {
+            return Ok(false);
+        };
+        let channel = match opening.channel.try_recv() {
+            Ok(channel) => channel,
+            Err(TryRecvError::Empty) => return Ok(false),
+            Err(TryRecvError::Disconnected) => Err("the system gives no thread".to_owned()),
+        };
+        let told = self.pipe.open_ucx(channel);
+        told.map_err(|error| self.misled(error))?;
+        if let Some(Opening { peer, .. }) = self.opening.take() {
+            let opened = handler.opened(peer, &mut self.pipe);
+            opened.map_err(|error| self.misled(error))?;
+        }
+        Ok(true)
     }
 
     /// Takes in how UCX reaches the peer.
