@@ -13,6 +13,7 @@ use transload_hal::{
 };
 
 use crate::board::Board;
+use crate::descriptors;
 use crate::forward::{Forward, Granted, GrantedBytes};
 use crate::inventory::{inventory, links_between_nodes};
 use crate::memory::{Lease, allocate, enter, local, open, share};
@@ -319,6 +320,17 @@ impl Remote {
         line.start(operations).map_err(SubmitError::Refused)
     }
 
+    /// Lets the host look at mapped bytes, which it has in its own memory. Guards have no place in the other machine's order.
+    fn make_visible(&self, part: &Part<'_>) -> Result<Fence, SubmitError> {
+        match self.own::<Lease>(part) {
+            Some(lease) if !lease.is_shared() => Ok(Fence::immediate(BackendId(self.node))),
+            _ => Err(SubmitError::Unsupported {
+                index: 0,
+                reason: "other programs may use it, and wait for transfers alone: copy it".into(),
+            }),
+        }
+    }
+
     fn job(&self, fence: Fence) -> Job {
         Job {
             board: Arc::clone(&self.board),
@@ -354,7 +366,13 @@ fn begin(
     let offered = opened.unwrap_or_else(|_| Err(silent())).map_err(failed);
     let described = offered.and_then(|offered| {
         let forwards = offered.forwards;
-        Ok((inventory(node, line.owner(), address, offered)?, forwards))
+        let mapped = offered.descriptors.map(|name| {
+            descriptors::check(&name)?;
+            let _ = line.descriptors.set(name);
+            Ok(())
+        });
+        let described = inventory(node, line.owner(), address, offered, mapped)?;
+        Ok((described, forwards))
     });
     match described {
         Ok((inventory, forwards)) => Ok((line, inventory, forwards)),
@@ -472,6 +490,9 @@ unsafe impl Backend for Remote {
     ) -> Result<Fence, SubmitError> {
         let board = &self.board;
         check_fences(BackendId(self.node), after)?;
+        if let [Op::MakeVisible { part }] = ops {
+            return self.make_visible(part);
+        }
         if let Some(open) = after.iter().find(|fence| board.is_open(fence)) {
             return Err(SubmitError::unawaited(open));
         }

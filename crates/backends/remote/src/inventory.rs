@@ -2,7 +2,8 @@
 
 use transload_hal::{
     Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, EngineId, GUEST_KINDS,
-    Inventory, Link, LinkClass, LinkId, MemoryId, MemoryInfo, Name, Node, Piece, Uuid, defaults,
+    HOST_KINDS, HostReach, Inventory, Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo,
+    MemoryKind, Name, Node, Piece, Uuid, defaults, host_links,
 };
 
 use crate::NodeError;
@@ -16,12 +17,17 @@ const MOST_DEVICES: usize = 256;
 const MOST_MEMORIES: usize = 256;
 const MOST_PIECES: usize = 64;
 
-/// Checks what the other machine offers, and describes it under the name that the machine has here.
+/// The memory of another machine that this process can map, if both are on one machine.
+pub(crate) const MAPPABLE: MemoryId = DeviceId::CPU0.memory(MemoryKind::Shared);
+
+/// Checks what the other machine offers, and describes it under the name that the machine has here. `mapped` tells whether
+/// this process can map its shared memory, where the other machine says so.
 pub(crate) fn inventory(
     node: Name,
     owner: [u8; 16],
     address: &str,
     offered: wire::Inventory,
+    mapped: Option<Result<(), String>>,
 ) -> Result<Inventory, NodeError> {
     let refused = |what: &str, reason: &dyn std::fmt::Display| NodeError::Offer {
         node,
@@ -86,6 +92,9 @@ pub(crate) fn inventory(
     };
     for memory in offered.memories {
         let id: MemoryId = (memory.id.parse()).map_err(|error| refused(&memory.id, &error))?;
+        let is_mapped = id == MAPPABLE && mapped == Some(Ok(()));
+        let lacking = mapped.as_ref().filter(|_| id == MAPPABLE);
+        let lacking = lacking.and_then(|mapped| mapped.as_ref().err());
         let id = id.device.at(at).memory(id.kind);
         if all.memories.iter().any(|known| known.id == id) {
             return Err(refused(&memory.id, &"it is listed twice"));
@@ -99,15 +108,25 @@ pub(crate) fn inventory(
             total_bytes: memory.total_bytes,
             max_alloc_bytes: memory.max_alloc_bytes,
             alignment: memory.alignment,
-            host_addressable: false,
+            host_addressable: is_mapped,
             staging: false,
         });
+        if is_mapped {
+            let reach = HostReach::both_ways(id, Access::Native);
+            all.links.extend(host_links(&[reach], &HOST_KINDS));
+        }
         let [into, out_of] = [&memory.into, &memory.out_of].map(|pieces| curve(pieces));
         let into = into.map_err(|error| refused(&memory.id, &error))?;
         let out_of = out_of.map_err(|error| refused(&memory.id, &error))?;
         for kind in GUEST_KINDS {
             let here = DeviceId::CPU0.memory(kind);
             for (src, dst, index, there) in [(here, id, 0, &into), (id, here, 1, &out_of)] {
+                all.lacks.extend(lacking.map(|reason| Lack {
+                    src,
+                    dst,
+                    access: Access::Import,
+                    reason: format!("this process cannot map it: {reason}").into(),
+                }));
                 all.links.push(Link {
                     id: LinkId {
                         src,

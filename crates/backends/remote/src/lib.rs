@@ -9,11 +9,17 @@
 //! - [`Pipe`] is the same without a thread and without a socket: bytes in, events out.
 //!
 //! - [`Remote`] is the backend: the memory of another machine, as that machine offers it.
+//! - `Descriptors` gives memory of this process to processes of this machine, which then share it (Linux).
 //! - [`Streams`] is the backend of a machine that serves: what sessions carry, as memory that its engine copies.
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 mod board;
 mod buffer;
+#[cfg(target_os = "linux")]
+mod descriptors;
+#[cfg(not(target_os = "linux"))]
+#[path = "descriptors/none.rs"]
+mod descriptors;
 mod device;
 mod forward;
 mod inventory;
@@ -31,6 +37,8 @@ mod tls;
 pub mod ucx;
 pub mod wire;
 
+#[cfg(target_os = "linux")]
+pub use descriptors::Descriptors;
 pub use device::{NodeError, Remote};
 pub use forward::GrantedBytes;
 pub use key::{KeyError, PrivateKey, PublicKey, fill_random};

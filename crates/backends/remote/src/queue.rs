@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use transload_hal::{ErrorClass, Fault, HostSpan, Name, Outcome};
 
 use crate::board::Board;
+use crate::descriptors::Token;
 use crate::forward::Forward;
 use crate::wire::{self, Message, ProtocolError};
 use crate::{Event, Handler, Peer, Pipe, PublicKey, SessionError, SessionHandle};
@@ -32,6 +33,8 @@ pub(crate) struct Line {
     pub(crate) board: Arc<Board>,
     commands: Mutex<Commands>,
     session: OnceLock<SessionHandle>,
+    /// The socket that gives descriptors of shared memory, where this process reaches it.
+    pub(crate) descriptors: OnceLock<Token>,
     /// The number of the next request, operation or lease.
     next: AtomicU64,
 }
@@ -154,6 +157,7 @@ impl Line {
             board,
             commands: Mutex::default(),
             session: OnceLock::new(),
+            descriptors: OnceLock::new(),
             next: AtomicU64::new(1),
         }
     }

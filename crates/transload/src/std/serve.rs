@@ -1,5 +1,6 @@
 //! Offers memories of this machine to other machines.
 
+mod descriptors;
 mod forward;
 mod grant;
 mod guest;
@@ -20,6 +21,7 @@ use transload_remote::{
 };
 
 use crate::{Error, TransferManager};
+use descriptors::{Descriptors, Files};
 use forward::Nodes;
 use guest::Guest;
 use order::Order;
@@ -113,6 +115,8 @@ pub struct Server {
     serving: Arc<Serving>,
     address: SocketAddr,
     listener: Arc<Listener>,
+    /// `None` if no process of this machine maps leases.
+    descriptors: Option<Descriptors>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -129,6 +133,8 @@ pub(crate) struct Serving {
     order: Mutex<Order>,
     /// `None` if this machine does not connect to other nodes.
     nodes: Option<Arc<Nodes>>,
+    /// The leases of which processes of this machine get descriptors; `None` if none is offered that has one.
+    files: Option<Files>,
 }
 
 #[derive(Default)]
@@ -159,6 +165,8 @@ impl Drop for Server {
     /// Ends all sessions, and blocks until they have ended.
     fn drop(&mut self) {
         self.listener.stop();
+        // Its thread may hold a lease, and so what the sessions share.
+        drop(self.descriptors.take());
         if let Some(thread) = self.thread.take() {
             // A panic there has been reported already.
             let _ = thread.join();
@@ -243,6 +251,7 @@ impl Serving {
                 .collect(),
             memories: memories.collect(),
             forwards: self.nodes.is_some(),
+            descriptors: self.files.as_ref().map(|files| files.name),
         }
     }
 
@@ -341,9 +350,11 @@ impl TransferManager {
         let address = options.listen;
         let failed = |error| ServeError::Listen { address, error };
         let listener = Arc::new(Listener::bind(address).map_err(failed)?);
+        let (files, descriptors) = Files::serve(self, &offered).unzip();
         let serving = Arc::new(Serving {
             manager: self.clone(),
             streams,
+            files,
             offered,
             limit_bytes: options.limit_bytes,
             used_bytes: AtomicU64::new(0),
@@ -370,6 +381,7 @@ impl TransferManager {
             serving,
             address,
             listener,
+            descriptors,
             thread: Some(thread),
         })
     }

@@ -16,6 +16,7 @@ use crate::dice::Dice;
 mod evil;
 mod forward;
 mod group;
+mod mapped;
 mod raw;
 
 const NODE: Name = Name::constant("box2");

@@ -46,7 +46,11 @@ impl Handler for EvilHandler {
     fn handle(&mut self, event: Event, pipe: &mut Pipe) -> Result<(), ProtocolError> {
         match event {
             Event::Message(Message::Allocate { id, .. }) => {
-                pipe.send(&Message::Allocated { id, number: 1 })?;
+                pipe.send(&Message::Allocated {
+                    id,
+                    number: 1,
+                    descriptor: None,
+                })?;
             }
             Event::Message(message) => (self.act)(&message, pipe),
             _ => {}
@@ -132,6 +136,7 @@ fn offer(memories: u32) -> wire::Inventory {
         devices: (0..memories.min(8)).map(device).collect(),
         memories: (0..memories).map(|index| memory(index % 8)).collect(),
         forwards: true,
+        descriptors: None,
     }
 }
 
