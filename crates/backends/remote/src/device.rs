@@ -354,6 +354,7 @@ fn begin(
     let address = line.address.as_str();
     let failed = |error| NodeError::Session { node, error };
     let (told, opened) = mpsc::channel();
+    let maps_memory = options.maps_memory;
     let client = Client::new(Arc::clone(&line), told);
     let session = Session::connect(address, key, line.peer, client, options).map_err(failed)?;
     line.begin(session);
@@ -366,7 +367,7 @@ fn begin(
     let offered = opened.unwrap_or_else(|_| Err(silent())).map_err(failed);
     let described = offered.and_then(|offered| {
         let forwards = offered.forwards;
-        let mapped = offered.descriptors.map(|name| {
+        let mapped = offered.descriptors.filter(|_| maps_memory).map(|name| {
             descriptors::check(&name)?;
             let _ = line.descriptors.set(name);
             Ok(())

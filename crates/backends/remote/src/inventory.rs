@@ -109,7 +109,7 @@ pub(crate) fn inventory(
             max_alloc_bytes: memory.max_alloc_bytes,
             alignment: memory.alignment,
             host_addressable: is_mapped,
-            staging: false,
+            staging: is_mapped,
         });
         if is_mapped {
             let reach = HostReach::both_ways(id, Access::Native);

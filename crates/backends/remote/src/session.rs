@@ -100,7 +100,7 @@ pub trait Handler: Send {
     fn closed(&mut self, reason: SessionError);
 }
 
-/// The time limits of a session, and what it says of itself.
+/// The time limits of a session, what it says of itself, and what it does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Options {
@@ -117,6 +117,8 @@ pub struct Options {
     /// Whether this side takes the network between the two for trusted. It tells the peer; nothing else depends on it.
     /// `false`.
     pub trusted_network: bool,
+    /// Whether a client maps the shared memory of a server on its machine. `true`.
+    pub maps_memory: bool,
 }
 
 impl Default for Options {
@@ -128,6 +130,7 @@ impl Default for Options {
             silent_after: Duration::from_secs(5),
             close: Duration::from_secs(1),
             trusted_network: false,
+            maps_memory: true,
         }
     }
 }

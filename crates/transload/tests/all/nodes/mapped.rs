@@ -137,6 +137,38 @@ fn memory_stays_mapped_when_its_process_is_gone() {
 }
 
 #[test]
+fn other_memory_of_the_process_is_reached_over_slots_that_are_mapped_also_after_a_restart() {
+    const LEN: u64 = 8 << 20;
+    let key = PrivateKey::generate().unwrap();
+    let served = serve_as(key.clone(), 1 << 30, |_| {});
+    let manager = served.connect();
+    let sent = bytes_of(&mut Dice(34), LEN as usize);
+    let source = manager.adopt(sent.clone()).unwrap();
+    let names = |report: &transload::Report| report.route().map(|of| of.to_string()).collect();
+    let way = ["cpu:0/pageable", "box2/cpu:0/shared", "box2/cpu:0/pageable"].map(String::from);
+    let buffer = there(&manager, LEN);
+    let report = manager.copy(&source, &buffer).wait().unwrap();
+    let route: Vec<String> = names(&report);
+    assert_eq!((route, report.fallbacks().len()), (way.to_vec(), 0));
+    assert!(manager.read_to_vec(&buffer).unwrap() == sent);
+    let (address, client) = (served.server.address(), served.client.public());
+    drop((served, buffer));
+    let _served = serve_as(key, 1 << 30, |options| {
+        options.listen = address;
+        options.allow.push(client);
+    });
+    let buffer = there(&manager, LEN);
+    // The slots of the session that has ended are tried once.
+    for most in [1, 0] {
+        let report = manager.copy(&source, &buffer).wait().unwrap();
+        assert!(report.fallbacks().len() <= most, "{report:?}");
+        assert!(manager.read_to_vec(&buffer).unwrap() == sent);
+    }
+    let report = manager.copy(&source, &buffer).wait().unwrap();
+    assert_eq!(names(&report), way.to_vec());
+}
+
+#[test]
 fn alignments_past_the_page_size_are_kept() {
     let served = serve(1 << 30);
     let manager = served.connect();
