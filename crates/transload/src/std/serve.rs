@@ -309,8 +309,11 @@ impl TransferManager {
     /// Offers memories of this machine to other machines, until the server is dropped. Does not block.
     ///
     /// A machine that connects proves that it has a key of [`ServeOptions::allow`], as this one proves its own. All that
-    /// passes between the two is encrypted. It can allocate in the memories that are offered, up to the limit, and copy to
+    /// passes over the network is encrypted. It can allocate in the memories that are offered, up to the limit, and copy to
     /// and from what it has allocated, and nothing else. Its memory is freed when its session ends.
+    ///
+    /// On Linux, a client of the same user and machine gets descriptors of what it allocates in `cpu:0/shared`, and maps them: it
+    /// may read and write these bytes at any time, also while this machine copies them, and keeps them when its session has ended.
     ///
     /// # Errors
     /// As [`ServeError`] lists.
@@ -392,6 +395,8 @@ impl TransferManager {
     /// Copies between two such machines go straight from one to the other where [`ServeOptions::forward`] of the one with the
     /// source allows it: it connects to the other one at the `address` that was given here, with its own key, which the other
     /// one must allow. If it cannot, the bytes go through this process.
+    ///
+    /// Where the other machine is this one, its shared memory is mapped: `box2/cpu:0/shared` has addresses for guards then.
     ///
     /// When the session ends, for whatever reason, the buffers at that machine are lost. The next allocation there connects
     /// again.
