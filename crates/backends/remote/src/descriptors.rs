@@ -3,7 +3,7 @@
 //! The socket has an abstract name: nothing is left to clean up, and processes of other network namespaces do not reach it.
 //! The server tells the name over the session, in its inventory. For each descriptor the client connects, both check
 //! that the other process is of their own user, the server sends one byte, the client a token of 16 bytes, and the
-//! server one byte with the descriptor. Each step has a second.
+//! server one byte with the descriptor. Each step has its time.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -30,8 +30,12 @@ use crate::key::fill_random;
 /// What names a socket or a descriptor: random bytes.
 pub(crate) type Token = [u8; 16];
 
-/// How long each step of a request may take. A process of this machine answers within milliseconds.
+/// How long each step of a request may take, and the look at a server when a session begins. A process of this machine answers
+/// within milliseconds.
 const STEP: Duration = Duration::from_secs(1);
+
+/// How long a client waits for its turn at the server, which others may hold up for a step each.
+const TURN: Duration = Duration::from_secs(10);
 
 /// After how long a server looks again when the system refused a connection, as for want of descriptors.
 const RETRY: Duration = Duration::from_millis(100);
@@ -110,7 +114,7 @@ fn answer(
     user: u32,
     find: impl Fn(&Token) -> Option<OwnedFd>,
 ) -> io::Result<()> {
-    limit(stream)?;
+    limit(stream, STEP)?;
     check_user(stream, user).map_err(io::Error::other)?;
     rustix::net::send(stream, &[READY], SendFlags::NOSIGNAL)?;
     let mut token = Token::default();
@@ -138,7 +142,7 @@ fn give(stream: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<(), rustix::io::
 
 /// Checks that a server of this machine and user listens on the socket of that name.
 pub(crate) fn check(name: &Token) -> Result<(), String> {
-    connect(name, own_user()).map(drop)
+    connect(name, own_user(), STEP).map(drop)
 }
 
 /// Shared memory of another process, mapped until it is dropped.
@@ -158,9 +162,9 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Asks the server for the descriptor of a token, checks it, and maps its `len` bytes at a multiple of `align`, a power
-    /// of two. Blocks for a few seconds at most.
+    /// of two. Blocks for 30 s at most.
     pub(crate) fn of(name: &Token, token: &Token, len: u64, align: u64) -> Result<Self, String> {
-        let stream = connect(name, own_user())?;
+        let stream = connect(name, own_user(), TURN)?;
         rustix::net::send(&stream, token, SendFlags::NOSIGNAL).map_err(told("asking for it"))?;
         let file = receive(stream.as_fd())?;
         check_file(file.as_fd(), len)?;
@@ -221,11 +225,11 @@ impl Drop for Mapping {
 }
 
 /// Connects to a server of that user.
-fn connect(name: &Token, user: u32) -> Result<OwnedFd, String> {
+fn connect(name: &Token, user: u32, step: Duration) -> Result<OwnedFd, String> {
     let (unix, stream) = (AddressFamily::UNIX, SocketType::STREAM);
     let socket = rustix::net::socket_with(unix, stream, SocketFlags::CLOEXEC, None)
         .map_err(told("making a socket"))?;
-    limit(socket.as_fd()).map_err(told("setting the limits of a socket"))?;
+    limit(socket.as_fd(), step).map_err(told("setting the limits of a socket"))?;
     let address = SocketAddrUnix::new_abstract_name(path(name).as_bytes());
     let connected = address.and_then(|address| rustix::net::connect(&socket, &address));
     connected.map_err(|error| match error {
@@ -310,9 +314,9 @@ fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-fn limit(socket: BorrowedFd<'_>) -> Result<(), rustix::io::Errno> {
-    set_socket_timeout(socket, Timeout::Recv, Some(STEP))?;
-    set_socket_timeout(socket, Timeout::Send, Some(STEP))
+fn limit(socket: BorrowedFd<'_>, step: Duration) -> Result<(), rustix::io::Errno> {
+    set_socket_timeout(socket, Timeout::Recv, Some(step))?;
+    set_socket_timeout(socket, Timeout::Send, Some(step))
 }
 
 /// The name of a socket. A server that a client trusts with bytes cannot name other programs' sockets.

@@ -166,7 +166,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.listener.stop();
         // Its thread may hold a lease, and so what the sessions share.
-        drop(self.descriptors.take());
+        self.descriptors = None;
         if let Some(thread) = self.thread.take() {
             // A panic there has been reported already.
             let _ = thread.join();

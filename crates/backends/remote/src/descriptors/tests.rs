@@ -69,7 +69,7 @@ fn a_descriptor_is_given_for_its_token_alone() {
     let refused = refusal(Mapping::of(&server.name(), &[8; 16], 4096, 1));
     assert!(refused.contains("no descriptor"), "{refused}");
     // What is no request is dropped, and the next one served.
-    let stream = connect(&server.name(), own_user()).unwrap();
+    let stream = connect(&server.name(), own_user(), STEP).unwrap();
     rustix::net::send(&stream, &[7; 5], SendFlags::NOSIGNAL).unwrap();
     assert!(receive(stream.as_fd()).is_err());
     Mapping::of(&server.name(), &TOKEN, 4096, 1).unwrap();
@@ -84,7 +84,7 @@ fn a_process_of_another_user_is_refused_by_both_sides() {
     let file = file(4096, SealFlags::SHRINK | SealFlags::GROW);
     let server = served(&file);
     let other = own_user() ^ 1;
-    let refused = connect(&server.name(), other).unwrap_err();
+    let refused = connect(&server.name(), other, STEP).unwrap_err();
     assert!(refused.contains("of user"), "{refused}");
     let (ours, theirs) = UnixStream::pair().unwrap();
     let asked = Mutex::new(false);

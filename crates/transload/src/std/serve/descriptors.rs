@@ -13,6 +13,10 @@ use crate::TransferManager;
 /// The memory whose leases have descriptors.
 const SHARED: MemoryId = DeviceId::CPU0.memory(MemoryKind::Shared);
 
+/// The most descriptors that a server's leases have at once, half of what a process usually may have. Further leases are not
+/// mapped.
+const MOST_FILES: usize = 512;
+
 /// Other systems than Linux have none.
 #[cfg(not(target_os = "linux"))]
 #[derive(Debug)]
@@ -62,9 +66,9 @@ impl Files {
         None
     }
 
-    /// Returns whether allocations in a memory have a descriptor, if they are made for sharing.
+    /// Returns whether the next allocation in a memory has a descriptor, if it is made for sharing.
     pub(super) fn have(&self, memory: MemoryId) -> bool {
-        memory == SHARED
+        memory == SHARED && self.leases.all().len() < MOST_FILES
     }
 
     /// Has the descriptor of a lease given out by a token. The lease was allocated for sharing.

@@ -169,6 +169,22 @@ fn other_memory_of_the_process_is_reached_over_slots_that_are_mapped_also_after_
 }
 
 #[test]
+fn a_server_keeps_half_of_its_descriptors_for_itself() {
+    let (mut child, manager) = process();
+    let mut buffers: Vec<Buffer> = (0..600).map(|_| mapped(&manager, 100)).collect();
+    let count = buffers.iter().filter(|of| of.read().is_ok()).count();
+    assert_eq!(count, 512);
+    for buffer in &buffers[510..514] {
+        manager.copy_from_slice(&[9; 100], buffer).unwrap();
+        assert_eq!(manager.read_to_vec(buffer).unwrap(), [9; 100]);
+    }
+    buffers.drain(..100);
+    assert!(mapped(&manager, 100).read().is_ok());
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn alignments_past_the_page_size_are_kept() {
     let served = serve(1 << 30);
     let manager = served.connect();
