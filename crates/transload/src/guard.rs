@@ -69,10 +69,11 @@ impl Entry {
         self.end.buffer.memory()
     }
 
-    /// Waits for the work that other code gave the device of the memory, before the host looks.
+    /// Waits for the work that other code gave the device of the memory, before the host looks. Memory of another machine
+    /// that other programs may use is refused: its order knows transfers alone.
     fn make_visible(&self) -> Result<(), GuardError> {
         let memory = self.memory();
-        if !memory.is_hidden() {
+        if !memory.is_hidden() && memory.device.node.is_here() {
             return Ok(());
         }
         let Some(backend) = self.shared.backend_of(&self.end) else {

@@ -14,8 +14,9 @@ use transload_hal::{
 
 use crate::board::Board;
 use crate::client::Client;
+use crate::descriptors;
 use crate::forward::{Forward, Granted, GrantedBytes};
-use crate::inventory::{UCX_ACCESS, inventory, links_between_nodes};
+use crate::inventory::{UCX_ACCESS, Ways, inventory, links_between_nodes};
 use crate::memory::{Lease, allocate, enter, local, open, share};
 use crate::queue::{End, Job, Line, Operation};
 use crate::wire::{self, Message, Network};
@@ -328,6 +329,17 @@ impl Remote {
         line.start(operations).map_err(SubmitError::Refused)
     }
 
+    /// Lets the host look at mapped bytes, which it has in its own memory. Guards have no place in the other machine's order.
+    fn make_visible(&self, part: &Part<'_>) -> Result<Fence, SubmitError> {
+        match self.own::<Lease>(part) {
+            Some(lease) if !lease.is_shared() => Ok(Fence::immediate(BackendId(self.node))),
+            _ => Err(SubmitError::Unsupported {
+                index: 0,
+                reason: "other programs may use it, and wait for transfers alone: copy it".into(),
+            }),
+        }
+    }
+
     fn job(&self, fence: Fence) -> Job {
         Job {
             board: Arc::clone(&self.board),
@@ -352,6 +364,7 @@ fn begin(
     let failed = |error| NodeError::Session { node, error };
     let wants_ucx = options.trusted_network;
     let (told, opened) = mpsc::channel();
+    let maps_memory = options.maps_memory;
     let client = Client::new(Arc::clone(&line), told);
     let session = Session::connect(address, key, line.peer, client, options).map_err(failed)?;
     line.begin(session);
@@ -366,8 +379,14 @@ fn begin(
         let (offered, ucx_fault) = offered;
         let forwards = offered.forwards;
         let ucx_fault = wants_ucx.then_some(ucx_fault);
-        let inventory = inventory(node, line.owner(), address, offered, ucx_fault)?;
-        Ok((inventory, forwards))
+        let mapped = offered.descriptors.filter(|_| maps_memory).map(|name| {
+            descriptors::check(&name)?;
+            let _ = line.descriptors.set(name);
+            Ok(())
+        });
+        let ways = Ways { mapped, ucx_fault };
+        let described = inventory(node, line.owner(), address, offered, &ways)?;
+        Ok((described, forwards))
     });
     match described {
         Ok((inventory, forwards)) => Ok((line, inventory, forwards)),
@@ -485,6 +504,9 @@ unsafe impl Backend for Remote {
     ) -> Result<Fence, SubmitError> {
         let board = &self.board;
         check_fences(BackendId(self.node), after)?;
+        if let [Op::MakeVisible { part }] = ops {
+            return self.make_visible(part);
+        }
         if let Some(open) = after.iter().find(|fence| board.is_open(fence)) {
             return Err(SubmitError::unawaited(open));
         }

@@ -2,8 +2,8 @@
 
 use transload_hal::{
     Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, EngineId, GUEST_KINDS,
-    Inventory, Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo, Name, Node, Piece, Uuid,
-    defaults,
+    HOST_KINDS, HostReach, Inventory, Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo,
+    MemoryKind, Name, Node, Piece, Uuid, defaults, host_links,
 };
 
 use crate::NodeError;
@@ -20,14 +20,24 @@ const MOST_PIECES: usize = 64;
 /// The access of links over UCX, between two machines that trust each other. The first use proves it.
 pub(crate) const UCX_ACCESS: Access = Access::Peer;
 
-/// Checks what the other machine offers, and describes it under the name that the machine has here. With `ucx_fault`, UCX
-/// was asked for: `Some(None)` if it carries bytes, or why it does not.
+/// The memory of another machine that this process can map, if both are on one machine.
+pub(crate) const MAPPABLE: MemoryId = DeviceId::CPU0.memory(MemoryKind::Shared);
+
+/// The ways to another machine beside the session.
+pub(crate) struct Ways {
+    /// Whether this process can map its shared memory, where the other machine says so.
+    pub(crate) mapped: Option<Result<(), String>>,
+    /// Of UCX, if it was asked for: why it does not carry bytes, if it does not.
+    pub(crate) ucx_fault: Option<Option<String>>,
+}
+
+/// Checks what the other machine offers, and describes it under the name that the machine has here.
 pub(crate) fn inventory(
     node: Name,
     owner: [u8; 16],
     address: &str,
     offered: wire::Inventory,
-    ucx_fault: Option<Option<String>>,
+    ways: &Ways,
 ) -> Result<Inventory, NodeError> {
     let refused = |what: &str, reason: &dyn std::fmt::Display| NodeError::Offer {
         node,
@@ -92,6 +102,9 @@ pub(crate) fn inventory(
     };
     for memory in offered.memories {
         let id: MemoryId = (memory.id.parse()).map_err(|error| refused(&memory.id, &error))?;
+        let is_mapped = id == MAPPABLE && ways.mapped == Some(Ok(()));
+        let lacking = ways.mapped.as_ref().filter(|_| id == MAPPABLE);
+        let lacking = lacking.and_then(|mapped| mapped.as_ref().err());
         let id = id.device.at(at).memory(id.kind);
         if all.memories.iter().any(|known| known.id == id) {
             return Err(refused(&memory.id, &"it is listed twice"));
@@ -105,15 +118,25 @@ pub(crate) fn inventory(
             total_bytes: memory.total_bytes,
             max_alloc_bytes: memory.max_alloc_bytes,
             alignment: memory.alignment,
-            host_addressable: false,
-            staging: false,
+            host_addressable: is_mapped,
+            staging: is_mapped,
         });
+        if is_mapped {
+            let reach = HostReach::both_ways(id, Access::Native);
+            all.links.extend(host_links(&[reach], &HOST_KINDS));
+        }
         let [into, out_of] = [&memory.into, &memory.out_of].map(|pieces| curve(pieces));
         let into = into.map_err(|error| refused(&memory.id, &error))?;
         let out_of = out_of.map_err(|error| refused(&memory.id, &error))?;
         for kind in GUEST_KINDS {
             let here = DeviceId::CPU0.memory(kind);
             for (src, dst, index, there) in [(here, id, 0, &into), (id, here, 1, &out_of)] {
+                all.lacks.extend(lacking.map(|reason| Lack {
+                    src,
+                    dst,
+                    access: Access::Import,
+                    reason: format!("this process cannot map it: {reason}").into(),
+                }));
                 let link = Link {
                     id: LinkId {
                         src,
@@ -127,7 +150,7 @@ pub(crate) fn inventory(
                     pitched: false,
                     depth: DEPTH,
                 };
-                match &ucx_fault {
+                match &ways.ucx_fault {
                     None => {}
                     Some(None) => all.links.push(over_ucx(&link)),
                     Some(Some(reason)) => all.lacks.push(Lack {
@@ -202,21 +225,31 @@ pub(crate) fn links_between_nodes(
 ) -> Vec<Link> {
     let pairs =
         { from.memories.iter() }.flat_map(|src| to.memories.iter().map(|dst| (src.id, dst.id)));
-    let link = |(src, dst): (MemoryId, MemoryId)| Link {
-        id: LinkId {
-            src,
-            dst,
-            engine: EngineId {
-                device: DeviceId::new(DeviceKind::NETWORK, 0).at(src.device.node),
-                index: 2,
+    // The two may take the network between them for trusted if this machine does so for both. They choose for themselves.
+    let has_ucx = |of: &Inventory| of.links.iter().any(|link| link.id.access == UCX_ACCESS);
+    let trusts = has_ucx(from) && has_ucx(to);
+    let link = |(src, dst): (MemoryId, MemoryId)| {
+        let link = Link {
+            id: LinkId {
+                src,
+                dst,
+                engine: EngineId {
+                    device: DeviceId::new(DeviceKind::NETWORK, 0).at(src.device.node),
+                    index: 2,
+                },
+                access: Access::Native,
             },
-            access: Access::Native,
-        },
-        backend,
-        class: LinkClass::Network,
-        cost: defaults::link_cost(LinkClass::Network).into(),
-        pitched: false,
-        depth: DEPTH,
+            backend,
+            class: LinkClass::Network,
+            cost: defaults::link_cost(LinkClass::Network).into(),
+            pitched: false,
+            depth: DEPTH,
+        };
+        let cost = over_ucx(&link).cost;
+        match trusts {
+            true => Link { cost, ..link },
+            false => link,
+        }
     };
     pairs.map(link).collect()
 }

@@ -11,12 +11,18 @@
 //! - [`Pipe`] is the same without a thread and without a socket: bytes in, events out.
 //!
 //! - [`Remote`] is the backend: the memory of another machine, as that machine offers it.
+//! - `Descriptors` gives memory of this process to processes of this machine, which then share it (Linux).
 //! - [`Streams`] is the backend of a machine that serves: what sessions carry, as memory that its engine copies.
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 mod board;
 mod buffer;
 mod client;
+#[cfg(target_os = "linux")]
+mod descriptors;
+#[cfg(not(target_os = "linux"))]
+#[path = "descriptors/none.rs"]
+mod descriptors;
 mod device;
 mod forward;
 mod inventory;
@@ -41,6 +47,8 @@ use no_ucx as messages;
 #[cfg(all(feature = "ucx", target_os = "linux", target_pointer_width = "64"))]
 use ucx::channel as messages;
 
+#[cfg(target_os = "linux")]
+pub use descriptors::Descriptors;
 pub use device::{NodeError, Remote};
 pub use forward::GrantedBytes;
 pub use key::{KeyError, PrivateKey, PublicKey, fill_random};

@@ -8,7 +8,9 @@ use transload_hal::{
     ImportError, IpcHandle, MemoryId, Node, Span, StorageId, StorageInfo, Use, Uuid,
 };
 
+use crate::descriptors::{Mapping, Token};
 use crate::forward::Granted;
+use crate::inventory::MAPPABLE;
 use crate::queue::{End, Job, Line, Operation};
 use crate::wire::{self, Message};
 
@@ -25,12 +27,45 @@ struct Held {
     id: u64,
     /// Others may use it, too.
     is_shared: AtomicBool,
+    /// Where this process has the same bytes, if the other machine is this one. The length is sealed, so the bytes stay
+    /// when the session ends.
+    mapping: Option<Mapping>,
 }
 
 /// A place in the other machine's order, given up when this is dropped.
 struct Turn {
     line: Arc<Line>,
     id: u64,
+}
+
+impl Held {
+    fn new(line: &Arc<Line>, id: u64, is_shared: bool) -> Held {
+        Held {
+            line: Arc::clone(line),
+            id,
+            is_shared: AtomicBool::new(is_shared),
+            mapping: None,
+        }
+    }
+
+    /// Maps the bytes, if the other machine has a descriptor of them and is this one.
+    fn map(
+        &mut self,
+        memory: MemoryId,
+        token: Option<Token>,
+        (len, align): (u64, u64),
+    ) -> Result<(), Fault> {
+        let token = token.filter(|_| local(memory) == MAPPABLE);
+        if let Some((name, token)) = self.line.descriptors.get().zip(token) {
+            let mapping = Mapping::of(name, &token, len, align);
+            let mapping = mapping.map_err(|reason| {
+                let message = format!("{}: cannot map its memory: {reason}", self.line.node);
+                Fault::new(ErrorClass::Failed, message)
+            })?;
+            self.mapping = Some(mapping);
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Held {
@@ -56,6 +91,11 @@ impl Lease {
         &self.held.line
     }
 
+    /// Returns whether other programs may use it, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.held.is_shared.load(Ordering::Acquire)
+    }
+
     /// Returns the number of the transfer's place in the order; 0 where it needs none.
     pub(crate) fn reservation(&self) -> u64 {
         self.turn.as_ref().map_or(0, |turn| turn.id)
@@ -73,6 +113,7 @@ pub(crate) fn allocate(
         memory: local(memory).to_string(),
         len: spec.len_bytes,
         align: spec.alignment,
+        mapped: line.descriptors.get().is_some() && local(memory) == MAPPABLE,
     });
     let (id, answer) = answer.map_err(|fault| match fault.class {
         ErrorClass::Exhausted => AllocError::OutOfMemory {
@@ -82,42 +123,38 @@ pub(crate) fn allocate(
         },
         _ => AllocError::Failed { memory, fault },
     })?;
-    let Message::Allocated { number, .. } = answer else {
+    let Message::Allocated {
+        number, descriptor, ..
+    } = answer
+    else {
         let fault = unfit(line, &answer);
         return Err(AllocError::Failed { memory, fault });
     };
-    Ok(buffer(line, memory, (id, number), spec.len_bytes, false))
+    let mut held = Held::new(line, id, false);
+    held.map(memory, descriptor, (spec.len_bytes, spec.alignment))
+        .map_err(|fault| AllocError::Failed { memory, fault })?;
+    Ok(buffer(held, memory, number, spec.len_bytes))
 }
 
 /// Makes the buffer of a lease that the other machine has granted.
-fn buffer(
-    line: &Arc<Line>,
-    memory: MemoryId,
-    (id, number): (u64, u64),
-    len_bytes: u64,
-    is_shared: bool,
-) -> Buffer {
+fn buffer(held: Held, memory: MemoryId, number: u64, len_bytes: u64) -> Buffer {
+    let (owner, backend) = (held.line.owner(), BackendId(held.line.node));
+    let host = held.mapping.as_ref().map(Mapping::span);
     let lease = Lease {
-        held: Arc::new(Held {
-            line: Arc::clone(line),
-            id,
-            is_shared: AtomicBool::new(is_shared),
-        }),
+        held: Arc::new(held),
         turn: None,
     };
     let info = StorageInfo {
-        id: StorageId::Remote {
-            owner: line.owner(),
-            number,
-        },
+        id: StorageId::Remote { owner, number },
         base: 0,
         len_bytes,
         memory,
-        backend: BackendId(line.node),
+        backend,
         writable: true,
-        host: None,
+        host,
     };
-    // SAFETY: the host has no address of the bytes, and the machine that has them orders their use.
+    // SAFETY: the lease keeps the mapping, if there is one, which has so many bytes and keeps them. The machine that has
+    // the bytes orders their use.
     unsafe { Buffer::new(info, Box::new(lease)) }
 }
 
@@ -261,14 +298,22 @@ pub(crate) fn open(
         number,
         memory: name,
         len,
+        descriptor,
         ..
     } = answer
     else {
         return Err(invalid(unfit(line, &answer).message.into_owned()));
     };
+    let mut held = Held::new(line, id, true);
     let there: MemoryId = name.parse().map_err(|error| invalid(format!("{error}")))?;
     let there = there.device.at(Node::named(line.node)).memory(there.kind);
-    let whole = buffer(line, there, (id, number), len, true);
+    held.map(there, descriptor, (len, 1))
+        .map_err(|fault| ImportError::Failed {
+            memory,
+            kind,
+            fault,
+        })?;
+    let whole = buffer(held, there, number, len);
     let Span { offset, len } = handle.span();
     whole
         .slice(offset, len)

@@ -8,6 +8,7 @@ use std::time::Duration;
 use transload_hal::{ErrorClass, Fault, HostSpan, Name, Outcome};
 
 use crate::board::Board;
+use crate::descriptors::Token;
 use crate::forward::Forward;
 use crate::wire::{Message, Network, ProtocolError};
 use crate::{PublicKey, SessionHandle};
@@ -25,6 +26,8 @@ pub(crate) struct Line {
     pub(crate) board: Arc<Board>,
     commands: Mutex<Commands>,
     session: OnceLock<SessionHandle>,
+    /// The socket that gives descriptors of shared memory, where this process reaches it.
+    pub(crate) descriptors: OnceLock<Token>,
     /// The number of the next request, operation or lease.
     next: AtomicU64,
 }
@@ -148,6 +151,7 @@ impl Line {
             board,
             commands: Mutex::default(),
             session: OnceLock::new(),
+            descriptors: OnceLock::new(),
             next: AtomicU64::new(1),
         }
     }

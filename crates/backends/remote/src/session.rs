@@ -100,7 +100,7 @@ pub trait Handler: Send {
     fn closed(&mut self, reason: SessionError);
 }
 
-/// The time limits of a session, and what it says of itself.
+/// The time limits of a session, what it says of itself, and what it does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Options {
@@ -121,6 +121,8 @@ pub struct Options {
     /// Whether each message over UCX is followed by a checksum (xxh3-64), which finds accidents and no attacks. Both sides
     /// send and check them if either one says so. `false`.
     pub checksums: bool,
+    /// Whether a client maps the shared memory of a server on its machine. `true`.
+    pub maps_memory: bool,
 }
 
 impl Default for Options {
@@ -133,6 +135,7 @@ impl Default for Options {
             close: Duration::from_secs(1),
             trusted_network: false,
             checksums: false,
+            maps_memory: true,
         }
     }
 }

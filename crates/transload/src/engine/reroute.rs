@@ -97,6 +97,16 @@ impl State {
                 .any(|end| !end.device.node.is_here())
         };
         let has_session_ended = fault.class == ErrorClass::Lost && failed.links().any(leads_away);
+        if has_session_ended {
+            // The slots there are lost, too.
+            let there = failed
+                .links()
+                .filter(|link| !link.dst.device.node.is_here());
+            for link in there {
+                let lost = self.admission.trim_of(link.dst.device);
+                self.after.buffers.extend(lost);
+            }
+        }
         // What another member got may have been wrong before.
         let is_passed_on = compared && active.member.as_ref().is_some_and(|of| of.has_giver());
         if !blameless.contains(&fault.class) && !has_session_ended && !is_passed_on {

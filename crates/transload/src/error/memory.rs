@@ -153,7 +153,8 @@ pub enum GuardError {
         /// The memory.
         memory: MemoryId,
     },
-    /// The device of the memory was asked to make the bytes visible, and failed.
+    /// The device of the memory was asked to make the bytes visible, and failed; or the bytes are another machine's, and other
+    /// programs may use them, too.
     #[error("cannot make {memory} visible to the host: {fault}")]
     NotVisible {
         /// The memory.

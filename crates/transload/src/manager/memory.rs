@@ -337,7 +337,7 @@ impl TransferManager {
         })
     }
 
-    pub(super) fn backend_of(&self, memory: MemoryId) -> Option<Arc<dyn Backend>> {
+    pub(crate) fn backend_of(&self, memory: MemoryId) -> Option<Arc<dyn Backend>> {
         self.shared.state.with(|state| {
             let known = state.in_flight.known(state.planning.owner(memory)?)?;
             Some(Arc::clone(&known.backend))

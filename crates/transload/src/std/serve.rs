@@ -1,5 +1,6 @@
 //! Offers memories of this machine to other machines.
 
+mod descriptors;
 mod forward;
 mod grant;
 mod guest;
@@ -20,6 +21,7 @@ use transload_remote::{
 };
 
 use crate::{Error, TransferManager};
+use descriptors::{Descriptors, Files};
 use forward::Nodes;
 use guest::Guest;
 use order::Order;
@@ -113,6 +115,8 @@ pub struct Server {
     serving: Arc<Serving>,
     address: SocketAddr,
     listener: Arc<Listener>,
+    /// `None` if no process of this machine maps leases.
+    descriptors: Option<Descriptors>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -129,6 +133,8 @@ pub(crate) struct Serving {
     order: Mutex<Order>,
     /// `None` if this machine does not connect to other nodes.
     nodes: Option<Arc<Nodes>>,
+    /// The leases of which processes of this machine get descriptors; `None` if none is offered that has one.
+    files: Option<Files>,
 }
 
 #[derive(Default)]
@@ -159,6 +165,8 @@ impl Drop for Server {
     /// Ends all sessions, and blocks until they have ended.
     fn drop(&mut self) {
         self.listener.stop();
+        // Its thread may hold a lease, and so what the sessions share.
+        self.descriptors = None;
         if let Some(thread) = self.thread.take() {
             // A panic there has been reported already.
             let _ = thread.join();
@@ -243,6 +251,7 @@ impl Serving {
                 .collect(),
             memories: memories.collect(),
             forwards: self.nodes.is_some(),
+            descriptors: self.files.as_ref().map(|files| files.name),
         }
     }
 
@@ -300,8 +309,11 @@ impl TransferManager {
     /// Offers memories of this machine to other machines, until the server is dropped. Does not block.
     ///
     /// A machine that connects proves that it has a key of [`ServeOptions::allow`], as this one proves its own. All that
-    /// passes between the two is encrypted. It can allocate in the memories that are offered, up to the limit, and copy to
+    /// passes over the network is encrypted. It can allocate in the memories that are offered, up to the limit, and copy to
     /// and from what it has allocated, and nothing else. Its memory is freed when its session ends.
+    ///
+    /// On Linux, a client of the same user and machine gets descriptors of what it allocates in `cpu:0/shared`, and maps them: it
+    /// may read and write these bytes at any time, also while this machine copies them, and keeps them when its session has ended.
     ///
     /// # Errors
     /// As [`ServeError`] lists.
@@ -341,9 +353,11 @@ impl TransferManager {
         let address = options.listen;
         let failed = |error| ServeError::Listen { address, error };
         let listener = Arc::new(Listener::bind(address).map_err(failed)?);
+        let (files, descriptors) = Files::serve(self, &offered).unzip();
         let serving = Arc::new(Serving {
             manager: self.clone(),
             streams,
+            files,
             offered,
             limit_bytes: options.limit_bytes,
             used_bytes: AtomicU64::new(0),
@@ -370,6 +384,7 @@ impl TransferManager {
             serving,
             address,
             listener,
+            descriptors,
             thread: Some(thread),
         })
     }
@@ -380,6 +395,8 @@ impl TransferManager {
     /// Copies between two such machines go straight from one to the other where [`ServeOptions::forward`] of the one with the
     /// source allows it: it connects to the other one at the `address` that was given here, with its own key, which the other
     /// one must allow. If it cannot, the bytes go through this process.
+    ///
+    /// Where the other machine is this one, its shared memory is mapped: `box2/cpu:0/shared` has addresses for guards then.
     ///
     /// When the session ends, for whatever reason, the buffers at that machine are lost. The next allocation there connects
     /// again.

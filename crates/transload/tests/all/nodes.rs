@@ -16,6 +16,7 @@ use crate::dice::Dice;
 mod evil;
 mod forward;
 mod group;
+mod mapped;
 mod raw;
 #[cfg(all(feature = "ucx", target_os = "linux"))]
 mod ucx;
@@ -34,9 +35,10 @@ fn manager() -> TransferManager {
     TransferManager::builder().host().build().unwrap()
 }
 
-/// In the process that `ucx` starts, the network is trusted.
+/// The bytes go over the network, although both sides are here. In the process that `ucx` starts, the network is trusted.
 fn session_options() -> Options {
     let mut options = Options::default();
+    options.maps_memory = false;
     options.trusted_network = std::env::var_os("TRANSLOAD_TEST_TRUSTED").is_some();
     options
 }
@@ -72,6 +74,14 @@ impl Served {
     fn join(&self, manager: &TransferManager) -> Result<(), Error> {
         let address = self.server.address().to_string();
         manager.connect_with(NODE, &address, &self.client, self.key, session_options())
+    }
+
+    /// The same with memory that both sides map.
+    fn mapped(&self) -> TransferManager {
+        let (manager, address) = (manager(), self.server.address().to_string());
+        let connected = manager.connect(NODE, &address, &self.client, self.key);
+        connected.unwrap();
+        manager
     }
 
     /// Turns until the other side's leases and sessions have gone.
@@ -363,7 +373,7 @@ fn a_transfer_between_two_machines_has_its_turn_at_both() {
             let address = two.server.address().to_string();
             let name = Name::constant("box3");
             manager
-                .connect(name, &address, &two.client, two.key)
+                .connect_with(name, &address, &two.client, two.key, session_options())
                 .unwrap();
             manager
         })

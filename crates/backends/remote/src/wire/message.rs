@@ -34,6 +34,8 @@ pub enum Message {
         len: u64,
         /// The alignment in bytes.
         align: u64,
+        /// Whether the client asks for a descriptor of it.
+        mapped: bool,
     },
     /// Server: the lease exists.
     Allocated {
@@ -41,6 +43,8 @@ pub enum Message {
         id: u64,
         /// The server's number of the memory, which is the same in all sessions and used once.
         number: u64,
+        /// By which [`Inventory::descriptors`] gives the descriptor of it, where it has one.
+        descriptor: Option<[u8; 16]>,
     },
     /// Server: the request with this id was refused, and changed nothing.
     Refused {
@@ -81,6 +85,8 @@ pub enum Message {
         memory: String,
         /// Its length in bytes.
         len: u64,
+        /// By which [`Inventory::descriptors`] gives the descriptor of it, where it has one.
+        descriptor: Option<[u8; 16]>,
     },
     /// Client: the lease is no longer used.
     Free {
@@ -281,6 +287,9 @@ pub struct Inventory {
     pub memories: Vec<Memory>,
     /// Whether it connects to other nodes, for a `Copy` to bytes that they have granted.
     pub forwards: bool,
+    /// The name of the socket where processes of its machine get descriptors of leases in `cpu:0/shared`: `transload-` and
+    /// these bytes as 32 hexadecimal digits, in Linux's abstract names.
+    pub descriptors: Option<[u8; 16]>,
 }
 
 /// A device, by its name at the server.

@@ -178,14 +178,20 @@ pub(crate) fn message(numbers: &mut Numbers) -> Message {
             devices: (0..numbers.below(4)).map(|_| device(numbers)).collect(),
             memories: (0..numbers.below(4)).map(|_| memory(numbers)).collect(),
             forwards: id % 2 == 0,
+            descriptors: (lease % 2 == 0).then(|| token(numbers)),
         }),
         2 => Message::Allocate {
             id,
             memory: text(numbers),
             len,
             align: 1 << numbers.below(64),
+            mapped: id % 2 == 0,
         },
-        3 => Message::Allocated { id, number: len },
+        3 => Message::Allocated {
+            id,
+            number: len,
+            descriptor: (id % 2 == 0).then(|| token(numbers)),
+        },
         4 => Message::Refused {
             id,
             fault: fault(numbers),
@@ -293,6 +299,7 @@ pub(crate) fn message(numbers: &mut Numbers) -> Message {
             number: lease,
             memory: text(numbers),
             len,
+            descriptor: (id % 2 == 0).then(|| token(numbers)),
         },
         _ => Message::Bye {
             reason: text(numbers),

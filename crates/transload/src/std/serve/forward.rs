@@ -41,7 +41,13 @@ struct Node {
 type Told = Box<dyn FnOnce(Result<Arc<Remote>, Fault>) + Send>;
 
 impl Nodes {
-    pub(super) fn new(manager: TransferManager, key: PrivateKey, options: Options) -> Arc<Nodes> {
+    pub(super) fn new(
+        manager: TransferManager,
+        key: PrivateKey,
+        mut options: Options,
+    ) -> Arc<Nodes> {
+        // It writes granted bytes alone, and has no lease there.
+        options.maps_memory = false;
         Arc::new(Nodes {
             manager,
             key,

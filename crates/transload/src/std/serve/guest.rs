@@ -14,6 +14,7 @@ use transload_remote::{
     Event, GrantedBytes, Handler, Payload, Peer, Pipe, PublicKey, SessionError, misplaced, unknown,
 };
 
+use super::descriptors::Listed;
 use super::grant::Grant;
 use super::order::{Place, Reserved};
 use super::ready::{Link, News, Ready};
@@ -47,8 +48,16 @@ pub(super) struct Leased {
     is_shared: AtomicBool,
     /// By which they open it.
     token: OnceLock<[u8; 16]>,
+    /// By which processes of this machine get its descriptor.
+    listed: Option<Listed>,
     /// Its part of the limit.
     _charge: Charge,
+}
+
+impl Leased {
+    fn descriptor(&self) -> Option<[u8; 16]> {
+        self.listed.as_ref().map(|listed| listed.token)
+    }
 }
 
 /// A transfer's place in the order.
@@ -83,25 +92,43 @@ impl Guest {
         }
     }
 
-    fn allocate(&mut self, id: u64, name: &str, len: u64, align: u64) -> Result<u64, Fault> {
+    fn allocate(
+        &mut self,
+        id: u64,
+        name: &str,
+        (len, align): (u64, u64),
+        mapped: bool,
+    ) -> Result<Message, Fault> {
         let memory: Option<MemoryId> = name.parse().ok();
         let memory = memory.filter(|memory| self.serving.offered.contains(memory));
         let memory = memory.ok_or_else(|| mistake(format!("{name:?} is not offered")))?;
         self.check_new(id)?;
         let charge = self.serving.charge(len.max(align))?;
-        let spec = AllocSpec::bytes(len).aligned(align);
+        let mut spec = AllocSpec::bytes(len).aligned(align);
+        let files = self.serving.files.as_ref();
+        let files = files.filter(|files| mapped && files.have(memory));
+        let listing = { files.map(|files| Ok::<_, Fault>((files, token()?))) }.transpose()?;
+        if listing.is_some() {
+            spec = spec.for_sharing();
+        }
         let buffer = self.serving.manager.allocate(memory.into(), spec);
         let buffer = buffer.map_err(|error| Fault::new(class(&error), error.to_string()))?;
         let number = self.serving.leases.fetch_add(1, Ordering::Relaxed);
-        let leased = Leased {
+        let leased = Arc::new_cyclic(|lease| Leased {
             buffer,
             number,
             is_shared: AtomicBool::new(false),
             token: OnceLock::new(),
+            listed: listing.map(|(files, token)| files.list(token, lease)),
             _charge: charge,
-        };
-        self.leases.insert(id, Arc::new(leased));
-        Ok(number)
+        });
+        let descriptor = leased.descriptor();
+        self.leases.insert(id, leased);
+        Ok(Message::Allocated {
+            id,
+            number,
+            descriptor,
+        })
     }
 
     fn check_new(&self, id: u64) -> Result<(), Fault> {
@@ -133,6 +160,7 @@ impl Guest {
             number: lease.number,
             memory: lease.buffer.memory().to_string(),
             len: lease.buffer.len(),
+            descriptor: lease.descriptor(),
         };
         self.leases.insert(id, lease);
         Ok(opened)
@@ -290,12 +318,10 @@ impl Guest {
                 memory,
                 len,
                 align,
+                mapped,
             } => {
-                let answer = match self.allocate(id, &memory, len, align) {
-                    Ok(number) => Message::Allocated { id, number },
-                    Err(fault) => refused(id, fault),
-                };
-                pipe.send(&answer)
+                let answer = self.allocate(id, &memory, (len, align), mapped);
+                pipe.send(&answer.unwrap_or_else(|fault| refused(id, fault)))
             }
             Message::Free { lease } => match self.leases.remove(&lease) {
                 Some(_) => Ok(()),

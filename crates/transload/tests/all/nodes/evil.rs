@@ -45,8 +45,12 @@ impl Handler for EvilHandler {
 
     fn handle(&mut self, event: Event, pipe: &mut Pipe) -> Result<(), ProtocolError> {
         match event {
-            Event::Message(Message::Allocate { id, .. }) => {
-                pipe.send(&Message::Allocated { id, number: 1 })?;
+            Event::Message(Message::Allocate { id, mapped, .. }) => {
+                pipe.send(&Message::Allocated {
+                    id,
+                    number: 1,
+                    descriptor: mapped.then_some([7; 16]),
+                })?;
             }
             Event::Message(message) => (self.act)(&message, pipe),
             _ => {}
@@ -102,7 +106,8 @@ fn evil(
 impl Evil {
     fn connect(&self, manager: &TransferManager, name: &str) -> Result<(), Error> {
         let name = Name::new(name).unwrap();
-        let options = session_options();
+        let mut options = session_options();
+        options.maps_memory = true;
         manager.connect_with(name, &self.address, &self.client, self.key, options)
     }
 }
@@ -133,12 +138,57 @@ fn offer(memories: u32) -> wire::Inventory {
         devices: (0..memories.min(8)).map(device).collect(),
         memories: (0..memories).map(|index| memory(index % 8)).collect(),
         forwards: true,
+        descriptors: None,
     }
 }
 
 fn at(manager: &TransferManager, name: &str, bytes: u64) -> Buffer {
     let place = format!("{name}/cuda:0").parse().unwrap();
     manager.allocate(place, AllocSpec::bytes(bytes)).unwrap()
+}
+
+/// A node that offers `cpu:0/shared` and names a socket.
+#[cfg(target_os = "linux")]
+fn names(descriptors: [u8; 16]) -> TransferManager {
+    let mut inventory = offer(1);
+    inventory.devices[0].id = "cpu:0".into();
+    inventory.memories[0].id = "cpu:0/shared".into();
+    inventory.descriptors = Some(descriptors);
+    let manager = manager();
+    evil(None, inventory, |_, _| {})
+        .connect(&manager, "box2")
+        .unwrap();
+    manager
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_node_whose_socket_is_not_here_is_on_another_machine() {
+    let manager = names([3; 16]);
+    let place = "box2/cpu:0/shared".parse().unwrap();
+    let explained = manager.explain_places("cpu:0".parse().unwrap(), place, 1 << 20);
+    let told = explained.unwrap().to_string();
+    assert!(told.contains("network namespace"), "{told}");
+    let buffer = manager.allocate(place, AllocSpec::bytes(4096)).unwrap();
+    let refused = buffer.read().unwrap_err();
+    assert!(
+        refused.to_string().contains("box2/cpu:0/shared"),
+        "{refused}"
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_node_that_has_no_descriptor_for_its_token_gives_no_memory() {
+    let socket = transload_remote::Descriptors::serve(|_| None).unwrap();
+    let manager = names(socket.name());
+    let place = "box2/cpu:0/shared".parse().unwrap();
+    let refused = manager.allocate(place, AllocSpec::bytes(4096)).unwrap_err();
+    let told = refused.to_string();
+    assert!(
+        told.contains("box2") && told.contains("no descriptor"),
+        "{told}"
+    );
 }
 
 #[test]

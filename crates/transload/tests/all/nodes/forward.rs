@@ -38,7 +38,13 @@ fn join(manager: &TransferManager, two: &Served) {
     let address = two.server.address().to_string();
     let name = Name::constant("box3");
     manager
-        .connect(name, &address, &two.client, two.key)
+        .connect_with(
+            name,
+            &address,
+            &two.client,
+            two.key,
+            super::session_options(),
+        )
         .unwrap();
 }
 

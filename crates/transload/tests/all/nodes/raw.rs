@@ -104,6 +104,7 @@ impl Raw {
             memory,
             len,
             align: 1,
+            mapped: false,
         });
         assert!(
             matches!(answer, Some(Message::Allocated { .. })),
@@ -208,30 +209,35 @@ fn what_makes_no_sense_is_refused_or_ends_the_session_and_harms_no_other() {
             memory: "cpu:0/file".into(),
             len: 1,
             align: 1,
+            mapped: false,
         },
         Message::Allocate {
             id: 9,
             memory: "../cpu".into(),
             len: 1,
             align: 1,
+            mapped: false,
         },
         Message::Allocate {
             id: 9,
             memory: "cpu:0/pageable".into(),
             len: u64::MAX,
             align: 1,
+            mapped: false,
         },
         Message::Allocate {
             id: 9,
             memory: "cpu:0/pageable".into(),
             len: 1,
             align: 3,
+            mapped: false,
         },
         Message::Allocate {
             id: 1,
             memory: "cpu:0/pageable".into(),
             len: 1,
             align: 1,
+            mapped: false,
         },
         Message::Open {
             id: 9,
@@ -342,12 +348,14 @@ fn a_client_that_stops_anywhere_leaves_nothing_behind() {
                 memory: "cpu:0/pageable".into(),
                 len: 65_536,
                 align: 64,
+                mapped: false,
             },
             Message::Allocate {
                 id: 2,
                 memory: "cpu:0/shared".into(),
                 len: 65_536,
                 align: 64,
+                mapped: false,
             },
             Message::Share { id: 3, lease: 1 },
             Message::Open { id: 4, token },

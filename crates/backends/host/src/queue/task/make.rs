@@ -323,9 +323,10 @@ pub(super) fn place_of(buffer: &Buffer, offset: u64, len_bytes: u64) -> Option<P
     fits.then(|| Place::File(NonNull::from(file), buffer.position() + offset))
 }
 
-/// Whether the memory belongs to the processors, through any backend, or is mapped for them by a device's backend.
+/// Whether the memory belongs to the processors, through any backend, or is mapped for them by a device's backend or, as
+/// shared memory, by that of a server on this machine.
 pub(crate) fn is_reached(memory: MemoryId) -> bool {
-    memory.device == DeviceId::CPU0 || is_mapped(memory)
+    memory.device == DeviceId::CPU0 || is_mapped(memory) || memory.kind == MemoryKind::Shared
 }
 
 /// Whether a device's backend maps the memory for the processors: slots whenever the device does not use
