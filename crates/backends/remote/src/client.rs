@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use transload_hal::{ErrorClass, Fault, HostSpan, Outcome};
 
 use crate::queue::{Command, End, Job, Line, Operation, misplaced, unknown};
-use crate::wire::{self, Message, Network, ProtocolError};
+use crate::wire::{self, EAGER_WINDOW, MOST_EAGER, Message, Network, ProtocolError};
 use crate::{Event, Handler, Peer, Pipe, SessionError};
 
 /// How long an operation may go on that the other machine was asked to stop.
@@ -28,6 +28,8 @@ pub(crate) struct Client {
     opened: Option<Sender<Opened>>,
     /// Commands that were taken from the queue and not carried out yet.
     taken: VecDeque<Command>,
+    /// The bytes of writes under way that were sent at once.
+    eager_bytes: u64,
 }
 
 /// An operation that the other machine was asked for.
@@ -42,6 +44,8 @@ struct Asked {
     /// When it must have ended, once it was asked to stop.
     limit: Option<Instant>,
     network: Network,
+    /// The bytes of a write that were sent at once.
+    eager_bytes: u64,
     /// Messages over UCX that this side sends or receives.
     moving: usize,
     /// How the other side ended it while some were under way.
@@ -66,6 +70,7 @@ impl Client {
             questions: HashMap::new(),
             opened: Some(opened),
             taken: VecDeque::new(),
+            eager_bytes: 0,
         }
     }
 
@@ -73,11 +78,23 @@ impl Client {
         let Operation {
             id,
             job,
-            message,
+            mut message,
             end,
             len_bytes,
             network,
         } = operation;
+        let fits = len_bytes <= MOST_EAGER && self.eager_bytes + len_bytes <= EAGER_WINDOW;
+        let sent = match (&mut message, &end) {
+            (Message::Write { eager, .. }, End::Source(span))
+                if fits && network == Network::Tls =>
+            {
+                *eager = true;
+                Some(*span)
+            }
+            _ => None,
+        };
+        let eager_bytes = sent.map_or(0, |_| len_bytes);
+        self.eager_bytes += eager_bytes;
         if let (Network::Tls, End::Destination(span)) = (network, &end) {
             let span = *span;
             // SAFETY: the submission keeps the operand valid until its fence settles, which is after the range is given
@@ -89,15 +106,21 @@ impl Client {
             end,
             len_bytes,
             arrived: 0,
-            gone: 0,
+            gone: eager_bytes,
             limit: None,
             network,
+            eager_bytes,
             moving: 0,
             ended: None,
             failed: None,
         };
         self.operations.insert(id, asked);
-        pipe.send(&message)
+        pipe.send(&message)?;
+        if let Some(span) = sent {
+            // SAFETY: as above, until the bytes were sent or given up.
+            unsafe { pipe.send_data(id, 0, span) };
+        }
+        Ok(())
     }
 
     fn answer(
@@ -145,6 +168,7 @@ impl Client {
         }
         let asked = self.operations.remove(&id);
         let mut asked = asked.ok_or(unknown(id))?;
+        self.eager_bytes -= asked.eager_bytes;
         if asked.limit.is_some() {
             self.limit(pipe);
         }

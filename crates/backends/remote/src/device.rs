@@ -254,6 +254,7 @@ impl Remote {
                     offset: at(dst),
                     len: dst.len_bytes,
                     network,
+                    eager: false,
                 };
                 (message, End::Source(host(index, src)?))
             }

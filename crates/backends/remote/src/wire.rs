@@ -17,7 +17,10 @@ pub(crate) mod tests;
 pub(crate) use fault::truncate;
 pub use fault::{Class, Fault, Outcome};
 pub(crate) use frame::{DATA_HEADER_LEN, HEADER_LEN, Header, Kind, data_header};
-pub use frame::{LONGEST_CONTROL, LONGEST_INVENTORY, LONGEST_PAYLOAD, ProtocolError, VERSION};
+pub use frame::{
+    EAGER_WINDOW, LONGEST_CONTROL, LONGEST_INVENTORY, LONGEST_PAYLOAD, MOST_EAGER, ProtocolError,
+    VERSION,
+};
 pub use message::{
     Destination, Device, Inventory, Memory, Message, Network, Piece, Place, Reach, Use,
 };

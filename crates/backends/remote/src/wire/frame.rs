@@ -14,6 +14,12 @@ pub const LONGEST_INVENTORY: usize = 4 << 20;
 /// The most bytes of payload in a data frame, so that a control frame never waits for long behind bulk data.
 pub const LONGEST_PAYLOAD: usize = 256 << 10;
 
+/// The most bytes of a write that follow it at once. A longer write waits for a place instead, which costs it little.
+pub const MOST_EAGER: u64 = 64 << 10;
+
+/// The most bytes of such writes of a session at once, which the server holds beside its slots.
+pub const EAGER_WINDOW: u64 = 1 << 20;
+
 /// The bytes of each frame before its body.
 pub(crate) const HEADER_LEN: usize = 8;
 

@@ -126,7 +126,8 @@ pub enum Message {
         /// The reservation.
         reservation: u64,
     },
-    /// Client: write its bytes to a lease. The server asks for the bytes with `Go` and ends with `Ended`.
+    /// Client: write its bytes to a lease. The server asks for the bytes with `Go` or `Move` unless they follow at once, and ends with
+    /// `Ended`.
     Write {
         /// The operation.
         id: u64,
@@ -140,6 +141,9 @@ pub enum Message {
         len: u64,
         /// What carries the bytes.
         network: Network,
+        /// The bytes follow at once, in data frames, and no `Go`: at most [`MOST_EAGER`](super::MOST_EAGER) of them, over TLS.
+        /// The writes of a session that have not ended may have [`EAGER_WINDOW`](super::EAGER_WINDOW) bytes together.
+        eager: bool,
     },
     /// Server: it is ready for some of the bytes of a `Write` over TLS, which now come in data frames.
     Go {

@@ -221,7 +221,8 @@ pub(crate) fn message(numbers: &mut Numbers) -> Message {
             lease,
             offset,
             len,
-            network: Network::Tls,
+            network: [Network::Tls, Network::Ucx][id as usize % 2],
+            eager: id % 2 == 0,
         },
         13 => Message::Go { id, offset, len },
         14 => Message::Read {
@@ -230,7 +231,7 @@ pub(crate) fn message(numbers: &mut Numbers) -> Message {
             lease,
             offset,
             len,
-            network: Network::Tls,
+            network: [Network::Tls, Network::Ucx][id as usize % 2],
         },
         15 => Message::Copy {
             id,
@@ -275,7 +276,7 @@ pub(crate) fn message(numbers: &mut Numbers) -> Message {
             token: token(numbers),
             offset,
             len,
-            network: Network::Tls,
+            network: [Network::Tls, Network::Ucx][id as usize % 2],
         },
         26 => Message::Move {
             id,

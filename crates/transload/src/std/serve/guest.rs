@@ -37,6 +37,8 @@ pub(super) struct Guest {
     reservations: HashMap<u64, Reservation>,
     operations: HashMap<u64, Running>,
     grants: HashMap<u64, Arc<Grant>>,
+    /// The bytes of operations whose bytes came at once.
+    eager_bytes: u64,
     ready: Arc<Ready>,
 }
 
@@ -81,6 +83,7 @@ impl Guest {
             reservations: HashMap::new(),
             operations: HashMap::new(),
             grants: HashMap::new(),
+            eager_bytes: 0,
             ready: Arc::default(),
         }
     }
@@ -312,6 +315,7 @@ impl Guest {
     }
 
     fn handle_message(&mut self, message: Message, pipe: &mut Pipe) -> Result<(), ProtocolError> {
+        let is_eager = matches!(message, Message::Write { eager: true, .. });
         match message {
             Message::Allocate {
                 id,
@@ -366,7 +370,7 @@ impl Guest {
             | Message::Read { id, .. }
             | Message::Copy { id, .. }
             | Message::WriteGranted { id, .. }
-                if self.operations.len() >= MOST_OPERATIONS =>
+                if self.operations.len() >= MOST_OPERATIONS && !is_eager =>
             {
                 let message = format!("{MOST_OPERATIONS} operations of the session are under way");
                 pipe.send(&refused(id, Fault::new(ErrorClass::Exhausted, message)))
@@ -378,8 +382,12 @@ impl Guest {
                 offset,
                 len,
                 network,
+                eager,
             } => {
                 let at = wire::Place { lease, offset };
+                if eager {
+                    return self.start_eager(id, at, (len, network), reservation, pipe);
+                }
                 let stream = self.stream(id, (len, network), false, pipe);
                 let ends = stream.and_then(|stream| {
                     let (lease, dst) = self.end(at, len, reservation, true)?;
@@ -475,7 +483,7 @@ impl Guest {
                         transfer.canceller().cancel();
                         self.look(id, pipe)
                     }
-                    Some(Work::Connecting { .. }) => {
+                    Some(Work::Connecting { .. } | Work::Arriving { .. }) => {
                         self.end_operation(id, Outcome::Stopped { leading_bytes: 0 }, pipe)
                     }
                     None => {
@@ -496,6 +504,7 @@ impl Handler for Guest {
 
     fn handle(&mut self, event: Event, pipe: &mut Pipe) -> Result<(), ProtocolError> {
         if let Some(op) = self.payload.handle(&event) {
+            self.take_in(op, &event);
             return self.look(op, pipe);
         }
         if let Event::Message(message) = event {

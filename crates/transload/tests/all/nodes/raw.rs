@@ -33,13 +33,8 @@ impl Handler for RawHandler {
 
     fn handle(&mut self, event: Event, pipe: &mut Pipe) -> Result<(), ProtocolError> {
         if let Event::Message(message) = event {
-            if let (Message::Go { id, offset, len }, true) =
-                (&message, self.sends.load(Ordering::Relaxed))
-            {
-                static BYTES: [u8; 4096] = [9; 4096];
-                let span = HostSpan::of(&BYTES[..*len as usize]);
-                // SAFETY: the bytes live as long as the program, and no code writes them.
-                unsafe { pipe.send_data(*id, *offset, span) };
+            if let Message::Go { id, offset, len } = &message {
+                self.send((*id, *offset), *len, pipe);
             }
             let _ = self.events.send(message);
         }
@@ -48,10 +43,33 @@ impl Handler for RawHandler {
 
     fn woken(&mut self, pipe: &mut Pipe) -> Result<(), ProtocolError> {
         let orders = std::mem::take(&mut *self.orders.lock().unwrap());
-        orders.iter().try_for_each(|message| pipe.send(message))
+        for message in &orders {
+            pipe.send(message)?;
+            if let Message::Write {
+                id,
+                len,
+                eager: true,
+                ..
+            } = message
+            {
+                self.send((*id, 0), *len, pipe);
+            }
+        }
+        Ok(())
     }
 
     fn closed(&mut self, _: SessionError) {}
+}
+
+impl RawHandler {
+    fn send(&self, (id, offset): (u64, u64), len: u64, pipe: &mut Pipe) {
+        static BYTES: [u8; 65_536] = [9; 65_536];
+        if self.sends.load(Ordering::Relaxed) {
+            let span = HostSpan::of(&BYTES[..len as usize]);
+            // SAFETY: the bytes live as long as the program, and no code writes them.
+            unsafe { pipe.send_data(id, offset, span) };
+        }
+    }
 }
 
 impl Raw {
@@ -135,12 +153,75 @@ fn a_client_that_owes_the_bytes_of_ever_more_writes_is_cut_off() {
             offset: 0,
             len: 64,
             network: Network::Tls,
+            eager: false,
         });
         let goes = matches!(raw.hear(), Some(Message::Go { .. }));
         raw.say(Message::Stop { id: *id });
         goes && matches!(raw.hear(), Some(Message::Ended { .. }))
     });
     assert!(asked.count() < 10_000);
+    served.wait_until_empty();
+}
+
+fn eager(id: u64, lease: u64, len: u64) -> Message {
+    Message::Write {
+        id,
+        reservation: 0,
+        lease,
+        offset: 0,
+        len,
+        network: Network::Tls,
+        eager: true,
+    }
+}
+
+#[test]
+fn a_write_whose_bytes_follow_at_once_needs_no_word_between() {
+    let served = serve(1 << 20);
+    let raw = Raw::connect(&served);
+    raw.lease(1, 65_536);
+    raw.sends(true);
+    for (id, len) in [(2, 65_536), (3, 1), (4, 0)] {
+        let ended = raw.ask(eager(id, 1, len));
+        let outcome = wire::Outcome::Done;
+        assert_eq!(ended, Some(Message::Ended { id, outcome }));
+    }
+    // The bytes of a refused one come, too, and harm nothing.
+    let refused = raw.ask(eager(5, 99, 4096));
+    assert!(
+        matches!(refused, Some(Message::Refused { id: 5, .. })),
+        "{refused:?}"
+    );
+    let beyond = raw.ask(Message::Write {
+        id: 6,
+        reservation: 0,
+        lease: 1,
+        offset: 65_000,
+        len: 4096,
+        network: Network::Tls,
+        eager: true,
+    });
+    assert!(
+        matches!(beyond, Some(Message::Refused { id: 6, .. })),
+        "{beyond:?}"
+    );
+    let ended = raw.ask(eager(7, 1, 4096));
+    assert!(
+        matches!(ended, Some(Message::Ended { id: 7, .. })),
+        "{ended:?}"
+    );
+    // One whose bytes do not come can be stopped, and more than the window ends the session.
+    raw.sends(false);
+    raw.say(eager(8, 1, 4096));
+    let outcome = wire::Outcome::Stopped { leading_bytes: 0 };
+    let ended = raw.ask(Message::Stop { id: 8 });
+    assert_eq!(ended, Some(Message::Ended { id: 8, outcome }));
+    (10..26).for_each(|id| raw.say(eager(id, 1, 65_536)));
+    assert_eq!(raw.ask(eager(26, 1, 1)), None);
+    served.wait_until_empty();
+    let raw = Raw::connect(&served);
+    raw.lease(1, 65_537);
+    assert_eq!(raw.ask(eager(2, 1, 65_537)), None);
     served.wait_until_empty();
 }
 
@@ -171,6 +252,7 @@ fn a_place_in_the_order_goes_with_its_session() {
         offset: 0,
         len: 1,
         network: Network::Tls,
+        eager: false,
     };
     let refused = other.ask(write);
     assert!(
@@ -262,6 +344,7 @@ fn what_makes_no_sense_is_refused_or_ends_the_session_and_harms_no_other() {
             offset: 4096,
             len: 1,
             network: Network::Tls,
+            eager: false,
         },
         Message::Write {
             id: 9,
@@ -270,6 +353,7 @@ fn what_makes_no_sense_is_refused_or_ends_the_session_and_harms_no_other() {
             offset: u64::MAX,
             len: 2,
             network: Network::Tls,
+            eager: false,
         },
         Message::Write {
             id: 9,
@@ -278,6 +362,7 @@ fn what_makes_no_sense_is_refused_or_ends_the_session_and_harms_no_other() {
             offset: 0,
             len: 1,
             network: Network::Tls,
+            eager: false,
         },
         Message::Read {
             id: 9,
@@ -374,6 +459,7 @@ fn a_client_that_stops_anywhere_leaves_nothing_behind() {
                 offset: 0,
                 len: 65_536,
                 network: Network::Tls,
+                eager: false,
             },
             Message::Read {
                 id: 8,

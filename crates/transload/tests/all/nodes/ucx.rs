@@ -91,6 +91,7 @@ fn a_node_that_learns_that_ucx_is_lost_ends_what_it_carried_and_goes_on_over_tls
         offset: 0,
         len: 4096,
         network,
+        eager: false,
     };
     let moves = raw.ask(write(2, Network::Ucx));
     assert!(

@@ -6,9 +6,11 @@ use std::string::ToString;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
-use transload_hal::{ErrorClass, Fault};
-use transload_remote::wire::{self, Message, Network, Outcome, ProtocolError};
-use transload_remote::{GrantedBytes, Pipe, PublicKey, Remote, STREAMS, misplaced};
+use transload_hal::{ErrorClass, Fault, HostSpan};
+use transload_remote::wire::{
+    self, EAGER_WINDOW, MOST_EAGER, Message, Network, Outcome, ProtocolError,
+};
+use transload_remote::{Event, GrantedBytes, Pipe, PublicKey, Remote, STREAMS, misplaced};
 
 use super::super::grant::Write;
 use super::super::order::Place;
@@ -24,6 +26,7 @@ pub(super) struct Running {
     node: Option<String>,
     /// The peer has stopped it.
     pub(super) is_stopped: bool,
+    eager_bytes: u64,
     held: Vec<Held>,
 }
 
@@ -44,6 +47,11 @@ pub(super) enum Work {
         src: Region,
         bytes: GrantedBytes,
         found: Arc<OnceLock<Found>>,
+    },
+    /// The bytes of the source come.
+    Arriving {
+        src: Region,
+        dst: Region,
     },
     Moving(Transfer),
 }
@@ -99,6 +107,7 @@ impl Guest {
             waker: self.waker(id),
             node: Some(address),
             is_stopped: false,
+            eager_bytes: 0,
             held: vec![held],
         })
     }
@@ -146,10 +155,73 @@ impl Guest {
                 waker: self.waker(id),
                 node: None,
                 is_stopped: false,
+                eager_bytes: 0,
                 held,
             }
         });
         self.run(id, running, pipe)
+    }
+
+    /// Starts a write whose bytes follow at once. They are kept until they are copied.
+    pub(super) fn start_eager(
+        &mut self,
+        id: u64,
+        at: wire::Place,
+        (len, network): (u64, Network),
+        reservation: u64,
+        pipe: &mut Pipe,
+    ) -> Result<(), ProtocolError> {
+        let held = self.eager_bytes.saturating_add(len);
+        if len > MOST_EAGER || held > EAGER_WINDOW || network != Network::Tls {
+            let told = format!("{len} bytes follow a write, and {held} are held: too many");
+            return Err(misplaced(told));
+        }
+        let mut bytes = vec![0; len as usize];
+        // SAFETY: the operation keeps the bytes until they have arrived. The pipe writes them in later calls on this thread,
+        // before which it is told to let go of them if there is no operation.
+        unsafe { pipe.expect(id, 0, HostSpan::of_mut(&mut bytes)) };
+        let begun = match self.operations.len() >= MOST_OPERATIONS {
+            true => {
+                let message = format!("{MOST_OPERATIONS} operations of the session are under way");
+                Err(Fault::new(ErrorClass::Exhausted, message))
+            }
+            false => self
+                .end(at, len, reservation, true)
+                .and_then(|(held, dst)| {
+                    let src = self.serving.manager.adopt(bytes);
+                    let src = src.map_err(|error| Fault::new(class(&error), error.to_string()))?;
+                    Ok((held, (&src).into(), dst))
+                }),
+        };
+        let (held, src, dst) = match begun {
+            Ok(begun) => begun,
+            Err(fault) => {
+                pipe.discard(id);
+                return pipe.send(&refused(id, fault));
+            }
+        };
+        let running = Running {
+            work: Work::Arriving { src, dst },
+            waker: self.waker(id),
+            node: None,
+            is_stopped: false,
+            eager_bytes: len,
+            held: vec![held],
+        };
+        self.eager_bytes += len;
+        self.operations.insert(id, running);
+        Ok(())
+    }
+
+    /// Has the bytes copied that came at once, if they have all arrived.
+    pub(super) fn take_in(&mut self, id: u64, event: &Event) {
+        let Some(running) = self.operations.get_mut(&id) else {
+            return;
+        };
+        if let (Event::Arrived { .. }, Work::Arriving { src, dst }) = (event, &running.work) {
+            let copy = Request::new(src.clone(), dst.clone());
+            running.work = Work::Moving(self.serving.manager.submit(&copy));
+        }
     }
 
     pub(super) fn run(
@@ -222,15 +294,16 @@ impl Guest {
         outcome: Outcome,
         pipe: &mut Pipe,
     ) -> Result<(), ProtocolError> {
+        pipe.cancel(id);
+        // What was asked for and has not come. The peer sends it, or tells that it does not.
+        pipe.discard(id);
         let running = self.operations.remove(&id);
+        self.eager_bytes -= running.as_ref().map_or(0, |running| running.eager_bytes);
         for held in running.into_iter().flat_map(|running| running.held) {
             if let Held::Granted(mut write) = held {
                 write.ended(&outcome);
             }
         }
-        pipe.cancel(id);
-        // What was asked for and has not come. The peer sends it, or tells that it does not.
-        pipe.discard(id);
         if pipe.expecting() > 2 * MOST_OPERATIONS {
             let told = "more operations than can be under way owe their bytes";
             return Err(misplaced(told.into()));
