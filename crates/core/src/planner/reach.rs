@@ -35,15 +35,26 @@ impl Reach {
         let from = |link: usize| staging(topology.links()[link].id.src);
         let to = |link: usize| staging(topology.links()[link].id.dst);
 
-        let leaving = topology.leaving(key.src).iter().copied();
-        let is_direct = |link: &usize| !digest && topology.links()[*link].id.dst == key.dst;
-        let direct = leaving.clone().filter(is_direct).take(Reach::MOST);
-        let first = leaving.filter_map(|link| Some((link, to(link)?)));
-        let mut first: Vec<_> = first.collect();
-        let arriving = topology.arriving(key.dst).iter().copied();
-        let last = arriving.filter_map(|link| Some((from(link)?, link)));
+        let (leaving, arriving) = (topology.leaving(key.src), topology.arriving(key.dst));
+        // A source may have links to thousands of machines, each of which is a destination.
+        let around = if leaving.len() <= arriving.len() || digest {
+            leaving
+        } else {
+            arriving
+        };
+        let is_direct = |link: &usize| {
+            let id = topology.links()[*link].id;
+            !digest && id.src == key.src && id.dst == key.dst
+        };
+        let direct = around.iter().copied().filter(is_direct).take(Reach::MOST);
+        let last = arriving
+            .iter()
+            .filter_map(|link| Some((from(*link)?, *link)));
         let mut last: Vec<_> = last.filter(|_| !digest).take(Reach::MOST).collect();
         last.sort_unstable();
+        let leads_on = |_: &&usize| digest || !last.is_empty();
+        let first = leaving.iter().take_while(leads_on);
+        let mut first: Vec<_> = first.filter_map(|link| Some((*link, to(*link)?))).collect();
 
         if first.len() > Reach::MOST {
             // Those first from whose memories the destination is one link away.

@@ -165,6 +165,33 @@ fn a_thousand_machines_take_little_longer_than_the_ideal_chain() {
 }
 
 #[test]
+fn ten_thousand_machines_get_the_bytes_although_some_are_lost() {
+    let nodes = 10_000;
+    let bytes = pattern(64 << 10);
+    let lost = [1, 17, 5_000, 9_998];
+    let script = lost.iter().fold(Script::new(), |script, at: &usize| {
+        let (src, dst) = (name(at - 1), name(*at));
+        let [src, dst] = [src, dst].map(|of| memory(&format!("{of}/device")));
+        script.with(Rule::lose_device().over(src, dst).nth(1))
+    });
+    let budget = Arc::new(StagingBudget::new(1 << 20));
+    let text = cluster(nodes, 4, &[]);
+    let fixture = Fixture::scripted(&text, Completion::Pumped, &budget, script);
+    let (results, all, ns) = send(&fixture, nodes, &bytes);
+    let failed: Vec<usize> = (0..nodes).filter(|at| results[*at].is_err()).collect();
+    assert!(failed.len() <= lost.len(), "{failed:?}");
+    for at in (0..nodes).filter(|at| !failed.contains(at)) {
+        assert_arrived(&fixture, &all[at], &bytes);
+    }
+    let ideal = ideal_ns(nodes as u64, bytes.len() as u64, bytes.len() as u64);
+    assert!(
+        ns <= ideal * 2,
+        "{ns} ns, and {ideal} ns at best, of {failed:?}"
+    );
+    assert_eq!(budget.used_bytes(), 0);
+}
+
+#[test]
 fn a_slow_machine_delays_no_other() {
     let bytes = pattern(64 << 20);
     let fixture = Fixture::new(&cluster(6, 5, &[2]), Completion::Pumped, 1 << 30);
