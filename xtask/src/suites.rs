@@ -5,7 +5,9 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::cargo::Package;
 use crate::doubles::{self, Double, Profile};
+use crate::install::or_absent;
 use crate::runner;
 use crate::stage::{Session, Tier, Verdict};
 use crate::vulkan::Drivers;
@@ -16,8 +18,7 @@ pub(crate) fn tests(session: &mut Session) -> Result<Verdict> {
     all_tests(session, both, &[])
 }
 
-/// The same tests with many more cases for each property. Only properties
-/// that keep proptest's own number of cases follow this variable.
+/// The same tests with many more cases for each property that keeps proptest's own number of cases.
 pub(crate) fn properties(session: &mut Session) -> Result<Verdict> {
     let more = [("PROPTEST_CASES", PROPERTY_CASES), ("EXPLORE", "full")];
     let mut verdict = all_tests(session, true, &more)?;
@@ -31,6 +32,13 @@ fn all_tests(session: &mut Session, both: bool, variables: &[(&str, &str)]) -> R
     tests.envs(variables.iter().copied());
     tests.args(["--workspace", "--all-features", "--tests"]);
     drivers(session, both)?.tell(&mut tests);
+    if let Err(absent) = or_absent(
+        session
+            .installer
+            .require(&["iproute2", "libucx0", "nftables"]),
+    )? {
+        session.skip(absent.to_string());
+    }
     session.run_tests(&mut verdict, &mut tests)?;
     Ok(verdict)
 }
@@ -63,15 +71,11 @@ pub(crate) fn doctests(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// The unit tests in modules called `loom_tests`, built with `--cfg loom`:
-/// loom tries every interleaving that its memory model allows.
+/// The unit tests in modules `loom_tests`, with `--cfg loom`, which tries every interleaving that its model allows.
 pub(crate) fn loom(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
-    for package in &session.workspace.members {
-        let mut dependencies = package.dependencies.iter();
-        if !dependencies.any(|dependency| dependency.name == "loom") {
-            continue;
-        }
+    let has_loom = |package: &&Package| package.dependencies.iter().any(|of| of.name == "loom");
+    for package in session.workspace.members.iter().filter(has_loom) {
         let mut cargo = test_with_cfg(session, "loom");
         // The search runs for seconds: a slower build would not be won back.
         cargo
@@ -86,8 +90,7 @@ pub(crate) fn loom(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// The tests of the library and the testkit in the single-threaded build,
-/// where backends and buffers need not be `Send`.
+/// The tests of the library and the testkit in the single-threaded build, where backends and buffers need not be `Send`.
 pub(crate) fn local(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let mut cargo = test_with_cfg(session, "transload_local");
@@ -96,8 +99,7 @@ pub(crate) fn local(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// `cargo test` of code that is built with `--cfg name`, in a target folder of its own: the flag would rebuild
-/// everything in the shared one.
+/// `cargo test` of code built with `--cfg name`, in a target folder of its own: the flag rebuilds everything.
 fn test_with_cfg(session: &Session, name: &str) -> Command {
     let mut cargo = session.workspace.cargo();
     let flags = env::var("RUSTFLAGS").unwrap_or_default();

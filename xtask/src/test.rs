@@ -305,10 +305,11 @@ impl Verdict {
         if !self.note.is_empty() {
             parts.push(self.note.clone());
         }
-        for (count, how) in [
+        let counts = [
             (self.counts.failed, "failed"),
             (self.counts.skipped, "skipped"),
-        ] {
+        ];
+        for (count, how) in counts {
             if count > 0 {
                 parts.push(format!("{count} tests {how}"));
             }

@@ -55,7 +55,7 @@ mod signals {
     use std::io::IsTerminal;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, mpsc};
-    use std::{fs, io, process, thread};
+    use std::{fs, io, thread};
 
     use console::Term;
     use signal_hook::consts::{SIGINT, SIGTERM};
@@ -122,7 +122,9 @@ mod signals {
             let _ = Term::stderr().clear_line();
         }
         Output::new(json).failure(&stopped);
-        process::exit(exit_code(signal).into());
+        let _ = io::Write::flush(&mut io::stdout());
+        // Exit handlers and destructors of libraries would run while other threads are in them, as where a driver loads.
+        signal_hook::low_level::exit(exit_code(signal).into());
     }
 
     /// Removes all files, and returns a text about it.

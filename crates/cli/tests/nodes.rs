@@ -8,7 +8,7 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use support::Folder;
@@ -23,12 +23,16 @@ struct Served {
 
 impl Served {
     fn start(folder: &Folder, name: &str) -> Served {
+        Served::start_as(folder, name, |command| command)
+    }
+
+    fn start_as(folder: &Folder, name: &str, change: impl FnOnce(Command) -> Command) -> Served {
         let allowed = folder.run(&["key", "key"]).stdout();
         let file = format!("{name}.key");
         let key = folder.run(&["key", &file]).stdout();
         let mut command = folder.command(&["serve", "--listen", "127.0.0.1:0", "--key", &file]);
         command.args(["--allow", allowed.trim(), "--limit", "64MiB"]);
-        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut process = change(command).stdout(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(process.stdout.take().unwrap());
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
@@ -81,6 +85,120 @@ fn a_file_goes_to_other_machines_and_back() {
         "{}",
         listed.stdout()
     );
+}
+
+/// A network of its own, with the loopback device alone; removed when dropped.
+struct Network(String);
+
+impl Network {
+    fn make() -> Result<Network, String> {
+        let name = format!("tlcli{}", std::process::id());
+        let network = Network(name.clone());
+        system(&format!("ip netns add {name}"))?;
+        system(&format!("ip -n {name} link set lo up"))?;
+        network.run("nft list tables")?;
+        Ok(network)
+    }
+
+    fn run(&self, line: &str) -> Result<(), String> {
+        system(&format!("ip netns exec {} {line}", self.0))
+    }
+
+    /// Has the program run in it, on a network that is trusted.
+    fn trusting(&self, inner: Command) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0]);
+        command.arg(inner.get_program()).args(inner.get_args());
+        command.arg("--trusted-network").env("UCX_TLS", "tcp");
+        if let Some(folder) = inner.get_current_dir() {
+            command.current_dir(folder);
+        }
+        command.envs(
+            inner
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
+        command
+    }
+
+    /// Drops all that goes to other ports than the one.
+    fn drop_all_but(&self, port: &str) {
+        self.run("nft add table inet hole").unwrap();
+        self.run(
+            "nft add chain inet hole in { type filter hook input priority 0 ; policy drop ; }",
+        )
+        .unwrap();
+        for end in ["dport", "sport"] {
+            self.run(&format!(
+                "nft add rule inet hole in tcp {end} {port} accept"
+            ))
+            .unwrap();
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = system(&format!("ip netns del {}", self.0));
+    }
+}
+
+fn system(line: &str) -> Result<(), String> {
+    let mut words = line.split(' ');
+    let output = Command::new(words.next().unwrap()).args(words).output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!(
+            "{line}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        )),
+        Err(error) => Err(format!("{line}: {error}")),
+    }
+}
+
+#[test]
+fn what_ucx_loses_goes_on_over_tls() {
+    let network = match Network::make() {
+        Ok(network) => network,
+        Err(reason) => return support::skip(&format!("no network of its own: {reason}")),
+    };
+    let folder = Folder::new("nodes-ucx");
+    let bytes = folder.file("file", 20_000_003);
+    let served = Served::start_as(&folder, "box2", |command| network.trusting(command));
+    let run = |words: &[&str]| {
+        let reach = ["--key", "key", "--node", &served.node, "--json"];
+        let command = folder.command(&[words, &reach].concat());
+        let run = support::Run(network.trusting(command).output().unwrap());
+        assert_eq!(run.code(), 0, "{}", run.stdout());
+        run.json()
+    };
+    let explained = run(&["explain", "cpu:0", "box2/cpu:0", "16MiB"]).to_string();
+    if explained.contains("no UCX") {
+        return support::skip("UCX is not installed");
+    }
+    let copy = || {
+        let told = run(&[
+            "copy",
+            "file",
+            "box2/cpu:0",
+            "cpu:0",
+            "--verify",
+            "--out",
+            "back",
+        ]);
+        assert!(fs::read(folder.path("back")).unwrap() == bytes);
+        fs::remove_file(folder.path("back")).unwrap();
+        told["hops"].to_string()
+    };
+    let told = copy();
+    assert!(
+        told.contains("PeerToPeer") && !told.contains("UCX"),
+        "{told}"
+    );
+    let (address, _) = served.node.split_once(',').unwrap();
+    network.drop_all_but(address.rsplit_once(':').unwrap().1);
+    let told = copy();
+    assert!(told.contains("UCX"), "{told}");
 }
 
 #[test]

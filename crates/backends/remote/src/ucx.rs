@@ -28,6 +28,7 @@
 pub(crate) mod channel;
 mod context;
 mod error;
+mod exit;
 mod library;
 mod progress;
 mod raw;

@@ -15,6 +15,7 @@ use transload_hal::HostSpan;
 
 use super::context::Handles;
 use super::error::{Status, UcxError};
+use super::exit::{self, Inside};
 use super::library::Ucx;
 use super::raw::*;
 use super::worker::{Command, EndpointId, Event, Options, Shared, Started};
@@ -114,6 +115,8 @@ struct Thread {
     next_key: u64,
     spins: u32,
     efd: c_int,
+    /// Present but where the thread waits.
+    inside: Option<Inside>,
 }
 
 pub(super) fn run(
@@ -123,6 +126,8 @@ pub(super) fn run(
     sink: Box<dyn FnMut(Event) + Send>,
     tell: &SyncSender<Result<Started, UcxError>>,
 ) {
+    exit::watch();
+    let inside = Inside::enter();
     let started = Handles::start(ucx, options).and_then(|(handles, skipped)| {
         let address = handles.address()?;
         let efd = handles.efd()?;
@@ -146,6 +151,7 @@ pub(super) fn run(
         next_key: 0,
         spins,
         efd,
+        inside: Some(inside),
     };
     let _ = tell.send(Ok(started));
     thread.serve();
@@ -154,6 +160,7 @@ pub(super) fn run(
         handles,
         requests,
         mut sink,
+        inside: _inside,
         ..
     } = thread;
     let f = handles.f;
@@ -514,8 +521,10 @@ impl Thread {
                     PollFd::from_borrowed_fd(self.shared.wake.as_fd(), PollFlags::IN),
                 ];
                 let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+                self.inside = None;
                 // An interruption is a wake-up for nothing, which does no harm.
                 let _ = poll(&mut fds, limit.as_ref());
+                self.inside = Some(Inside::enter());
                 if !fds[1].revents().is_empty() {
                     let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
                 }
