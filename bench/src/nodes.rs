@@ -6,9 +6,13 @@
 //! | `latency-*` | how long one copy to a node takes that is waited for |
 //! | `broadcast-*` | how fast one source reaches several nodes |
 //!
+//! This process has one half of the processors, and those that stand for other machines the other half: two machines share
+//! none.
+//!
 //! The baselines of the first two are a plain stream of rustls with the same cipher ([`plain`]), with one thread at each
 //! end, and the same with larger reads; that of the last is a copy to each node at once.
 
+mod halves;
 mod node;
 pub(crate) mod plain;
 
@@ -58,17 +62,23 @@ pub(crate) fn cases(effort: Effort) -> Vec<Case> {
     for &(word, len) in sizes {
         let name = format!("nodes/rate-{word}");
         let of = name.clone();
-        cases.push(Case::new(name, move |effort| rate(&of, len, effort)));
+        cases.push(Case::new(name, move |effort| {
+            halves::on_the_first(|| rate(&of, len, effort))
+        }));
     }
     for (word, len) in LATENCIES {
         let name = format!("nodes/latency-{word}");
         let of = name.clone();
-        cases.push(Case::new(name, move |effort| latency(&of, len, effort)));
+        cases.push(Case::new(name, move |effort| {
+            halves::on_the_first(|| latency(&of, len, effort))
+        }));
     }
     for nodes in NODES {
         let name = format!("nodes/broadcast-{nodes}");
         let of = name.clone();
-        cases.push(Case::new(name, move |effort| broadcast(&of, nodes, effort)));
+        cases.push(Case::new(name, move |effort| {
+            halves::on_the_first(|| broadcast(&of, nodes, effort))
+        }));
     }
     cases
 }

@@ -5,6 +5,7 @@ use transload::model::Name;
 use transload::remote::PrivateKey;
 use transload::{Place, ServeOptions, TransferManager};
 
+use super::halves;
 use crate::process::Process;
 
 /// More than any case allocates.
@@ -24,7 +25,7 @@ impl Node {
         let mut processes = Vec::new();
         let mut keys = vec![key.public()];
         for _ in 0..count {
-            let mut process = Process::start(&program, "node")?;
+            let mut process = halves::on_the_second(|| Process::start(&program, "node"))?;
             keys.push(process.ask("key")?.parse()?);
             processes.push(process);
         }

@@ -20,6 +20,7 @@ use rustls::{
 };
 use transload::remote::PrivateKey;
 
+use super::halves;
 use crate::contest::{Contender, POISON};
 use crate::process::Process;
 use crate::way::Way;
@@ -74,7 +75,8 @@ impl Plain {
     }
 
     fn connect(reads: usize) -> Result<Plain> {
-        let mut process = Process::start(&std::env::current_exe()?, "plain")?;
+        let program = std::env::current_exe()?;
+        let mut process = halves::on_the_second(|| Process::start(&program, "plain"))?;
         let address = process.ask(&reads.to_string())?;
         let config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])?
