@@ -16,6 +16,8 @@ use crate::dice::Dice;
 mod evil;
 mod forward;
 mod group;
+#[cfg(target_os = "linux")]
+mod random;
 mod raw;
 
 const NODE: Name = Name::constant("box2");
