@@ -18,6 +18,7 @@ pub(crate) mod plain;
 
 pub(crate) use node::serve;
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -157,10 +158,10 @@ fn broadcast(name: &str, nodes: usize, effort: Effort) -> Result<Outcome> {
     run(name, &ends, &mut contenders, effort).map(|(outcome, _)| outcome)
 }
 
-fn random(len: usize) -> Vec<u8> {
+fn random(len: usize) -> Rc<[u8]> {
     let mut bytes = vec![0; len];
     Random(len as u64).fill(&mut bytes);
-    bytes
+    bytes.into()
 }
 
 /// A source here and a destination at each of some nodes.
@@ -172,7 +173,7 @@ struct Ends {
 }
 
 impl Ends {
-    fn new(bytes: &[u8], nodes: usize) -> Result<Ends> {
+    fn new(bytes: &Rc<[u8]>, nodes: usize) -> Result<Ends> {
         let manager = TransferManager::builder().host().build()?;
         let src = manager.adopt(bytes.to_vec())?;
         let nodes = Node::connected(&manager, nodes)?;
@@ -191,7 +192,7 @@ impl Ends {
     fn way(
         &self,
         name: &str,
-        bytes: &[u8],
+        bytes: &Rc<[u8]>,
         turn: impl FnMut() -> Result<()> + 'static,
     ) -> Box<dyn Contender> {
         let (own, spoilt) = (self.manager.clone(), self.dst.clone());
@@ -201,10 +202,10 @@ impl Ends {
             }
             Ok(())
         };
-        let (manager, dst, bytes) = (self.manager.clone(), self.dst.clone(), bytes.to_vec());
+        let (manager, dst, bytes) = (self.manager.clone(), self.dst.clone(), Rc::clone(bytes));
         Way::boxed(name, turn, poison, move || {
             for dst in &dst {
-                if manager.read_to_vec(dst)? != bytes {
+                if manager.read_to_vec(dst)? != *bytes {
                     return Ok(false);
                 }
             }

@@ -28,7 +28,7 @@ use crate::way::Way;
 /// Every message has a header of 8 bytes: a length, and above it what to do.
 const HEADER: usize = 8;
 const KIND_SHIFT: u32 = 56;
-/// Messages up to this size are written together with their header, in one record.
+/// Up to this size a message is written with its header, in one record.
 const ONE_RECORD: usize = 16 << 10;
 
 /// No reads of the socket in advance: rustls asks for at most 4 KiB more than it has.
@@ -54,22 +54,26 @@ impl Plain {
     /// Sends all bytes once in each turn, and waits for the answer.
     pub(super) fn way(
         name: &str,
-        bytes: &[u8],
+        bytes: &Rc<[u8]>,
         answer: Answer,
         reads: usize,
     ) -> Result<Box<dyn Contender>> {
         let plain = Rc::new(RefCell::new(Plain::connect(reads)?));
         let (poisoned, read) = (Rc::clone(&plain), Rc::clone(&plain));
-        let (sent, bytes) = (Message::new(answer, bytes), bytes.to_vec());
-        let poison = Message::new(Answer::Byte, &vec![POISON; bytes.len()]);
+        let (sent, bytes) = (Message::new(answer, bytes), Rc::clone(bytes));
+        let len = bytes.len();
+        let poison = move || {
+            let poison = Message::new(Answer::Byte, &vec![POISON; len].into());
+            poisoned.borrow_mut().say(&poison, &mut [0])
+        };
         let mut answered = vec![0; sent.answer_len];
         let turn = move || plain.borrow_mut().say(&sent, &mut answered);
         let way = Way::boxed(
             name,
             turn,
-            move || poisoned.borrow_mut().say(&poison, &mut [0]),
+            poison,
             // The memory of the other side comes back.
-            move || Ok(read.borrow_mut().read(bytes.len())? == bytes),
+            move || Ok(read.borrow_mut().read(len)? == *bytes),
         );
         Ok(way)
     }
@@ -94,8 +98,9 @@ impl Plain {
     }
 
     fn say(&mut self, message: &Message, answer: &mut [u8]) -> Result<()> {
-        for part in message.parts() {
-            self.stream.write_all(part)?;
+        self.stream.write_all(&message.first)?;
+        if let Some(rest) = &message.rest {
+            self.stream.write_all(rest)?;
         }
         self.stream.flush()?;
         self.stream.read_exact(answer)?;
@@ -130,30 +135,29 @@ fn header(kind: Kind, len: usize) -> [u8; HEADER] {
 }
 
 struct Message {
-    /// The header and the bytes.
-    all: Vec<u8>,
+    /// The header, and the bytes if they are few.
+    first: Vec<u8>,
+    /// Many bytes begin records of their own, which are whole then.
+    rest: Option<Rc<[u8]>>,
     answer_len: usize,
 }
 
 impl Message {
-    fn new(answer: Answer, bytes: &[u8]) -> Message {
-        let mut all = header(Kind::Write(answer), bytes.len()).to_vec();
-        all.extend_from_slice(bytes);
+    fn new(answer: Answer, bytes: &Rc<[u8]>) -> Message {
+        let mut first = header(Kind::Write(answer), bytes.len()).to_vec();
+        let is_large = bytes.len() + HEADER > ONE_RECORD;
+        if !is_large {
+            first.extend_from_slice(bytes);
+        }
         let answer_len = match answer {
             Answer::Byte => 1,
             Answer::Same => bytes.len(),
         };
-        Message { all, answer_len }
-    }
-
-    /// What is written at once. Large bytes begin records of their own, which are whole then.
-    fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        let first = match self.all.len() {
-            len if len > ONE_RECORD => HEADER,
-            len => len,
-        };
-        let (first, rest) = self.all.split_at(first);
-        [first, rest].into_iter().filter(|part| !part.is_empty())
+        Message {
+            first,
+            rest: is_large.then(|| Rc::clone(bytes)),
+            answer_len,
+        }
     }
 }
 
