@@ -33,8 +33,15 @@ mod markup;
 // Beside adapters.
 #[cfg(not(any(target_family = "wasm", transload_local)))]
 mod models;
+// Where the backend is.
+#[cfg(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    not(transload_local)
+))]
+mod nodes;
 mod overhead;
 mod planner;
+mod process;
 #[cfg(not(any(target_family = "wasm", transload_local)))]
 mod quiet;
 mod raw;
@@ -53,7 +60,7 @@ mod wgpu;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::Parser;
 use serde::Serialize;
 
@@ -82,9 +89,9 @@ struct Arguments {
     /// Only draws the results in the folder, as in `bench/results`, into the file, as SVG
     #[arg(long, num_args = 2, value_names = ["FILE", "FOLDER"])]
     chart: Option<Vec<PathBuf>>,
-    /// Answers another process of this program over its standard input; see `overhead::features`
-    #[arg(long, hide = true)]
-    serve: bool,
+    /// Answers another process of this program, which asks over the standard input; see `run`
+    #[arg(long, hide = true, value_name = "WORD")]
+    serve: Option<String>,
 }
 
 /// The document that `--json` prints.
@@ -111,9 +118,20 @@ fn main() -> ExitCode {
 
 /// Whether no verdict was a failure.
 fn run(arguments: &Arguments) -> Result<bool> {
-    if arguments.serve {
-        overhead::features::serve()?;
-        return Ok(true);
+    match arguments.serve.as_deref() {
+        None => {}
+        Some("post") => return overhead::features::serve().map(|()| true),
+        #[cfg(all(
+            any(target_arch = "x86_64", target_arch = "aarch64"),
+            not(transload_local)
+        ))]
+        Some("node") => return nodes::serve().map(|()| true),
+        #[cfg(all(
+            any(target_arch = "x86_64", target_arch = "aarch64"),
+            not(transload_local)
+        ))]
+        Some("plain") => return nodes::plain::serve().map(|()| true),
+        Some(word) => bail!("this program does not serve `{word}`"),
     }
     if let Some([file, folder]) = arguments.chart.as_deref() {
         chart::draw(file, folder)?;
@@ -170,6 +188,11 @@ fn cases(effort: Effort) -> Vec<Case> {
     cases.extend(blocks::cases());
     #[cfg(not(any(target_family = "wasm", transload_local)))]
     cases.extend(models::cases());
+    #[cfg(all(
+        any(target_arch = "x86_64", target_arch = "aarch64"),
+        not(transload_local)
+    ))]
+    cases.extend(nodes::cases(effort));
     cases
 }
 

@@ -5,16 +5,16 @@
 //! processes of both builds, which answer over pipes. The addresses of a process's pages change its time by several
 //! percent, so each build has several processes and counts by the fastest; the plain build takes part twice.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::post::Post;
 use crate::case::{Effort, Outcome, Verdict};
 use crate::contest::{self, Contender, Rules};
+use crate::process::Process;
 
 const LIMIT_S: f64 = 2e-9;
 /// Processes of each build, and of the plain one's second part.
@@ -105,37 +105,13 @@ fn build_observed() -> Result<PathBuf> {
 /// A process of this program that serves.
 struct Other {
     name: &'static str,
-    child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
+    process: Process,
 }
 
 impl Other {
-    fn start(name: &'static str, program: &PathBuf) -> Result<Other> {
-        let mut child = Command::new(program)
-            .arg("--serve")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| program.display().to_string())?;
-        let to = child.stdin.take().context("the child has an input")?;
-        let from = child.stdout.take().context("the child has an output")?;
-        Ok(Other {
-            name,
-            child,
-            to,
-            from: BufReader::new(from),
-        })
-    }
-
-    fn ask(&mut self, question: &str) -> Result<String> {
-        writeln!(self.to, "{question}")?;
-        self.to.flush()?;
-        let mut line = String::new();
-        if self.from.read_line(&mut line)? == 0 {
-            bail!("{} ended", self.name);
-        }
-        Ok(line.trim().to_owned())
+    fn start(name: &'static str, program: &Path) -> Result<Other> {
+        let process = Process::start(program, "post")?;
+        Ok(Other { name, process })
     }
 }
 
@@ -145,18 +121,11 @@ impl Contender for Other {
     }
 
     fn sample(&mut self, turns: u32) -> Result<Duration> {
-        Ok(Duration::from_nanos(self.ask(&turns.to_string())?.parse()?))
+        let took = self.process.ask(&turns.to_string())?;
+        Ok(Duration::from_nanos(took.parse()?))
     }
 
     fn verify(&mut self) -> Result<bool> {
-        Ok(self.ask("verify")? == "true")
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        // It may have ended already, and then there is nothing to end.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Ok(self.process.ask("verify")? == "true")
     }
 }

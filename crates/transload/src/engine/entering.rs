@@ -23,6 +23,8 @@ pub(crate) struct Orders {
     due: Vec<usize>,
     /// Those that a machine was asked for and has not given.
     asked: Vec<usize>,
+    /// A machine has given a place, which its views hold.
+    holds_place: bool,
 }
 
 impl Orders {
@@ -38,9 +40,15 @@ impl Orders {
         !self.due.is_empty() || !self.asked.is_empty()
     }
 
+    /// Returns whether transfers of other programs may wait for the end of this one.
+    pub(super) fn holds_place(&self) -> bool {
+        self.holds_place
+    }
+
     pub(super) fn clear(&mut self) {
         self.due.clear();
         self.asked.clear();
+        self.holds_place = false;
     }
 }
 
@@ -160,6 +168,7 @@ impl State {
             Ok(None) => return self.handle_turn(id, None),
             Err(fault) => return self.fail_entry(id.index, backend, &fault),
         };
+        active.orders.holds_place = true;
         let asked = active.orders.asked.clone();
         for (at, view) in asked.into_iter().zip(entered.buffers) {
             self.replace_end(id.index, at, view);

@@ -287,6 +287,11 @@ impl State {
     fn cut_out(&mut self, index: Index) {
         let active = &mut self.table[index];
         let from = active.dst.as_ref().map(|dst| dst.buffer.memory());
+        // Where its source is gone, those behind it end for that reason, too.
+        let why = match &active.result {
+            Some(Err(TransferError::Failed(failure))) => alloc::format!(": {}", failure.fault),
+            _ => alloc::string::String::new(),
+        };
         let Some(member) = &mut active.member else {
             return;
         };
@@ -300,8 +305,8 @@ impl State {
                 continue;
             }
             let reason = match from {
-                Some(memory) => alloc::format!("{memory} passes on too little"),
-                None => "the one before it passes on too little".into(),
+                Some(memory) => alloc::format!("{memory} passes on too little{why}"),
+                None => alloc::format!("the one before it passes on too little{why}"),
             };
             self.read_from(id.index, giver);
             self.interrupt(id.index, reason);

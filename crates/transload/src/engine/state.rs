@@ -236,8 +236,8 @@ impl State {
     }
 
     /// Records that a transfer whose operations are all under way needs no thread: hardware finishes it, and its owner
-    /// finds out. It still needs one where its end must be reported, where others wait for its slots, and where a
-    /// backend settles fences only when a thread calls it.
+    /// finds out. It still needs one where its end must be reported, where others wait for its slots or for its place at
+    /// another machine, and where a backend settles fences only when a thread calls it.
     #[inline]
     pub(crate) fn leave_to_hardware(&mut self, id: TransferId) {
         let is_out = |active: &&Active| active.stage == Stage::Flying && active.commanded == 0;
@@ -255,6 +255,7 @@ impl State {
     fn needs_no_thread(&self, active: &Active) -> bool {
         let is_told = active.detached || active.waker.is_some() || active.batch.is_some();
         let is_told = is_told || !active.then.is_empty() || !active.leases.is_empty();
+        let is_told = is_told || active.orders.holds_place();
         let is_out = active.flight.as_ref().is_some_and(Flight::is_out);
         let mut backends = active.flying.iter().map(|(fence, _)| fence.backend());
         let is_unattended = |id| { self.in_flight.known(id) }.is_some_and(|known| known.unattended);

@@ -37,7 +37,7 @@ fn seconds(default: u64) -> u64 {
     set.map_or(default, |text| text.parse().unwrap())
 }
 
-fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let set = std::env::var("TRANSLOAD_SEED");
     let now = || {
         let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();

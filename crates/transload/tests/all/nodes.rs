@@ -17,6 +17,8 @@ mod evil;
 mod forward;
 mod group;
 mod mapped;
+#[cfg(target_os = "linux")]
+mod random;
 mod raw;
 #[cfg(all(feature = "ucx", target_os = "linux"))]
 mod ucx;

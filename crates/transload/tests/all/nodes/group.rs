@@ -1,5 +1,7 @@
 //! Transfers and broadcasts of memory that several clients use.
 
+use std::time::Duration;
+
 use transload::hal::ExternalKind;
 use transload::{Buffer, Request};
 
@@ -34,6 +36,26 @@ fn a_transfer_that_is_over_holds_up_no_other_although_nobody_has_its_result() {
     manager.copy(&shared, &back).wait().unwrap();
     first.wait().unwrap();
     assert_eq!(manager.read_to_vec(&back).unwrap(), [7; 4096]);
+}
+
+#[test]
+fn a_transfer_that_is_over_holds_up_no_other_client_although_no_thread_waits_for_it() {
+    let served = serve(1 << 30);
+    let (first, other) = (served.connect(), served.connect());
+    let shared = there(&first, 4096);
+    let others = super::opened(&first, &shared, &other);
+    let source = first.adopt(vec![1u8; 4096]).unwrap();
+    let written = other.adopt(vec![2u8; 4096]).unwrap();
+    // The other client's copy may be under way as a whole when the call that submits it returns.
+    for round in 0..400 {
+        let theirs = other.copy(&written, &others);
+        let mut ours = first.copy(&source, &shared);
+        let ended = ours.wait_timeout(Duration::from_secs(20));
+        ended
+            .unwrap_or_else(|| panic!("round {round}: it waits"))
+            .unwrap();
+        theirs.wait().unwrap();
+    }
 }
 
 #[test]
