@@ -10,7 +10,7 @@
 //! none.
 //!
 //! The baselines of the first two are a plain stream of rustls with the same cipher ([`plain`]), with one thread at each
-//! end, and the same with larger reads; that of the last is a copy to each node at once.
+//! end, and the same with larger reads; beside them copies over UCX, where it is installed; that of the last is a copy to each node at once.
 
 mod halves;
 mod node;
@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use transload::{AllocSpec, Buffer, OnFailure, Request, TransferManager};
+use transload::{AllocSpec, Buffer, Method, OnFailure, Request, TransferManager};
 
 use crate::case::{Case, Effort, Outcome, Verdict};
 use crate::contest::{self, Contender, POISON, Random, Rules};
@@ -87,26 +87,18 @@ pub(crate) fn cases(effort: Effort) -> Vec<Case> {
 fn rate(name: &str, len: usize, effort: Effort) -> Result<Outcome> {
     let count = (TURN_BYTES / len).clamp(1, MOST_AT_ONCE);
     let bytes = random(len * count);
-    let ends = Ends::new(&bytes, 1)?;
-    let part = |of: &Buffer, at: usize| of.slice((at * len) as u64..((at + 1) * len) as u64);
-    let request = |at| Ok(Request::new(part(&ends.src, at)?, part(&ends.dst[0], at)?));
-    let requests: Vec<Request> = (0..count).map(request).collect::<Result<_>>()?;
-    let manager = ends.manager.clone();
-    let turn = move || {
-        // Not a batch, which is known as a whole: the stream does not know either what comes.
-        let all: Vec<_> = { requests.iter() }
-            .map(|request| manager.submit(request))
-            .collect();
-        all.into_iter().try_for_each(|one| one.wait().map(drop))?;
-        Ok(())
-    };
-    let mut contenders = vec![ends.way("transload", &bytes, turn)];
+    let ends = Ends::new(&bytes, 1, false)?;
+    let mut contenders = vec![ends.copies("transload", &bytes, count)?];
     for (name, reads) in [
         (PLAIN, plain::READS),
         (AGAIN, plain::READS),
         ("plain, larger reads", plain::LARGE_READS),
     ] {
         contenders.push(Plain::way(name, &bytes, Answer::Byte, reads)?);
+    }
+    let trusting = Ends::new(&bytes, 1, true)?;
+    if trusting.has_ucx()? {
+        contenders.push(trusting.copies("transload over UCX", &bytes, count)?);
     }
     let (mut outcome, series) = run(name, &ends, &mut contenders, effort)?;
     let share = series[1].median() / series[0].median();
@@ -117,7 +109,7 @@ fn rate(name: &str, len: usize, effort: Effort) -> Result<Outcome> {
 
 fn latency(name: &str, len: usize, effort: Effort) -> Result<Outcome> {
     let bytes = random(len);
-    let ends = Ends::new(&bytes, 1)?;
+    let ends = Ends::new(&bytes, 1, false)?;
     let (manager, src, dst) = (ends.manager.clone(), ends.src.clone(), ends.dst[0].clone());
     let turn = move || {
         manager.copy(&src, &dst).wait()?;
@@ -137,7 +129,7 @@ fn latency(name: &str, len: usize, effort: Effort) -> Result<Outcome> {
 fn broadcast(name: &str, nodes: usize, effort: Effort) -> Result<Outcome> {
     let part = if effort.quick { QUICK_PART } else { 1 };
     let bytes = random(BROADCAST_BYTES / part);
-    let ends = Ends::new(&bytes, nodes)?;
+    let ends = Ends::new(&bytes, nodes, false)?;
     let requests: Vec<Request> = { ends.dst.iter() }
         .map(|dst| Request::new(&ends.src, dst))
         .collect();
@@ -173,10 +165,10 @@ struct Ends {
 }
 
 impl Ends {
-    fn new(bytes: &Rc<[u8]>, nodes: usize) -> Result<Ends> {
+    fn new(bytes: &Rc<[u8]>, nodes: usize, trusts: bool) -> Result<Ends> {
         let manager = TransferManager::builder().host().build()?;
         let src = manager.adopt(bytes.to_vec())?;
-        let nodes = Node::connected(&manager, nodes)?;
+        let nodes = Node::connected(&manager, nodes, trusts)?;
         let spec = AllocSpec::bytes(bytes.len() as u64);
         let dst = { nodes.iter() }
             .map(|node| Ok(manager.allocate(node.place, spec)?))
@@ -187,6 +179,31 @@ impl Ends {
             dst,
             _nodes: nodes,
         })
+    }
+
+    /// Returns whether UCX carries copies to the first node.
+    fn has_ucx(&self) -> Result<bool> {
+        let (src, dst) = (self.src.memory().into(), self.dst[0].memory().into());
+        let explained = self.manager.explain_places(src, dst, 256 << 20)?;
+        Ok(explained.chosen.method == Method::PeerToPeer)
+    }
+
+    /// Copies `count` parts at once to the first node.
+    fn copies(&self, name: &str, bytes: &Rc<[u8]>, count: usize) -> Result<Box<dyn Contender>> {
+        let len = bytes.len() / count;
+        let part = |of: &Buffer, at: usize| of.slice((at * len) as u64..((at + 1) * len) as u64);
+        let request = |at| Ok(Request::new(part(&self.src, at)?, part(&self.dst[0], at)?));
+        let requests: Vec<Request> = (0..count).map(request).collect::<Result<_>>()?;
+        let manager = self.manager.clone();
+        let turn = move || {
+            // Not a batch, which is known as a whole: the stream does not know either what comes.
+            let all: Vec<_> = { requests.iter() }
+                .map(|request| manager.submit(request))
+                .collect();
+            all.into_iter().try_for_each(|one| one.wait().map(drop))?;
+            Ok(())
+        };
+        Ok(self.way(name, bytes, turn))
     }
 
     fn way(

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use transload::model::Name;
-use transload::remote::PrivateKey;
+use transload::remote::{Options, PrivateKey};
 use transload::{Place, ServeOptions, TransferManager};
 
 use super::halves;
@@ -19,7 +19,12 @@ pub(super) struct Node {
 
 impl Node {
     /// Starts so many processes, which also reach each other, and connects to them.
-    pub(super) fn connected(manager: &TransferManager, count: usize) -> Result<Vec<Node>> {
+    /// If `trusts`, over UCX where it is installed.
+    pub(super) fn connected(
+        manager: &TransferManager,
+        count: usize,
+        trusts: bool,
+    ) -> Result<Vec<Node>> {
         let key = PrivateKey::generate()?;
         let program = std::env::current_exe()?;
         let mut processes = Vec::new();
@@ -35,7 +40,9 @@ impl Node {
             let name = format!("node{number}");
             let address = process.ask(&allowed.join(" "))?;
             let node: Name = name.parse().ok().context("it is a name")?;
-            manager.connect(node, &address, &key, *peer)?;
+            let mut session = Options::default();
+            session.trusted_network = trusts;
+            manager.connect_with(node, &address, &key, *peer, session)?;
             nodes.push(Node {
                 place: format!("{name}/cpu:0").parse()?,
                 _process: process,
@@ -54,6 +61,7 @@ pub(crate) fn serve() -> Result<()> {
     println!("{}", key.public());
     let mut options = ServeOptions::new(key, LIMIT_BYTES);
     options.offer.push("cpu:0".parse()?);
+    options.session.trusted_network = true;
     for key in next()?.context("the keys follow")?.split(' ') {
         options.allow.push(key.parse()?);
     }
