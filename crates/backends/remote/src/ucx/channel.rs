@@ -53,8 +53,8 @@ pub(crate) struct Channel {
 /// A message under way.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// The bytes of a range, or its checksum.
-    Of(u32),
+    /// The bytes of a range, or its checksum: the range, and how many bytes the message has.
+    Of(u32, usize),
     /// A receive for [`ASK`] or [`ANSWER`].
     Listening(u32),
     /// A send of one.
@@ -263,11 +263,12 @@ impl Channel {
         self.ranges.insert(number, range);
         let parts = [(tag, span), (tag | OF_SUM, sum)];
         for (tag, span) in parts.into_iter().take(if self.checks { 2 } else { 1 }) {
+            let kind = Kind::Of(number, span.len());
             match is_sent {
                 // SAFETY: as the caller says; the checksum is in the range, which stays until both messages are over.
-                true => unsafe { self.send(Kind::Of(number), tag, span) },
+                true => unsafe { self.send(kind, tag, span) },
                 // SAFETY: as above.
-                false => unsafe { self.receive(Kind::Of(number), tag, span) },
+                false => unsafe { self.receive(kind, tag, span) },
             }
         }
         Ok(())
@@ -286,7 +287,8 @@ impl Channel {
             Event::Done { id, len } => (id, Ok(len)),
             Event::Failed { id, status } => (id, Err(status)),
             Event::EndpointLost { status, .. } => {
-                self.owes_word = self.lost.is_none();
+                // A side that gave UCX up before may still owe it.
+                self.owes_word |= self.lost.is_none();
                 return self.lose(status.to_string());
             }
             Event::EndpointClosed { .. } => return,
@@ -294,7 +296,7 @@ impl Channel {
         let kind = self.messages.remove(&(id as u32));
         // A send may be over when UCX has a copy.
         let is_sign = match kind {
-            Some(Kind::Of(number)) => self.ranges.get(&number).is_some_and(|of| !of.is_sent),
+            Some(Kind::Of(number, _)) => self.ranges.get(&number).is_some_and(|of| !of.is_sent),
             Some(Kind::Listening(_)) => true,
             Some(Kind::Saying) | None => false,
         };
@@ -302,11 +304,13 @@ impl Channel {
             self.heard = Instant::now();
         }
         match kind {
-            Some(Kind::Of(number)) => {
-                let fault = done.err().map(|status| match &self.lost {
-                    Some(reason) => reason.clone(),
-                    None => status.to_string(),
-                });
+            Some(Kind::Of(number, wanted)) => {
+                let fault = match (done, &self.lost) {
+                    (Ok(len), _) if len == wanted => None,
+                    (Ok(len), _) => Some(format!("a message has {len} bytes, and not {wanted}")),
+                    (Err(_), Some(reason)) => Some(reason.clone()),
+                    (Err(status), None) => Some(status.to_string()),
+                };
                 self.take_in(number, fault, events);
             }
             Some(Kind::Listening(tag)) if done.is_ok() && self.lost.is_none() => {

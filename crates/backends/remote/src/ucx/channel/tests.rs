@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::super::error::Status;
+use super::super::raw::UCS_ERR_NOT_CONNECTED;
 use super::*;
 
 /// Makes two channels that reach each other, with or without checksums.
@@ -141,4 +143,44 @@ fn a_channel_that_is_dropped_has_ended_what_it_had_under_way() {
     drop(first);
     drop(second);
     assert_eq!(came, [1; 64]);
+}
+
+#[test]
+fn a_message_with_fewer_bytes_than_its_range_is_refused() {
+    let Some(mut both) = pair(false) else { return };
+    let (mut came, sent) = (vec![0u8; 100_000], vec![7u8; 99_999]);
+    // SAFETY: it lives until the event came.
+    unsafe { both[0].start((1, 0), 2, HostSpan::of_mut(&mut came), false) }.unwrap();
+    // SAFETY: no code writes it meanwhile.
+    unsafe { both[1].start((1, 0), 2, HostSpan::of(&sent), true) }.unwrap();
+    let mut told = Told::default();
+    let [event, _] = [0, 1].map(|at| next(&mut both, &mut told, at));
+    let pipe::Event::Failed { op: 1, reason, .. } = event else {
+        panic!("{event:?}");
+    };
+    assert!(reason.contains("99999 bytes, and not 100000"), "{reason}");
+    assert_eq!(both[0].fault(), None);
+}
+
+#[test]
+fn a_side_that_gave_ucx_up_says_so_also_if_ucx_then_loses_the_other_one() {
+    let Some(mut both) = pair(false) else { return };
+    let mut came = vec![0u8; 16];
+    // SAFETY: it lives until the channel is dropped.
+    unsafe { both[0].start((1, 0), 2, HostSpan::of_mut(&mut came), false) }.unwrap();
+    let silent = both[0].heard + both[0].limits.silent_after;
+    both[0].handle_time(silent);
+    let endpoint = both[0].endpoint.unwrap();
+    let functions = Ucx::load(None).unwrap().functions;
+    let status = Status::of(&functions, UCS_ERR_NOT_CONNECTED);
+    let lost = Event::EndpointLost { endpoint, status };
+    both[0].inbox.events().push(lost);
+    both[0].poll(&mut VecDeque::new());
+    let word = both[0].poll_word();
+    let Some(Reach::None { reason }) = word else {
+        panic!("{word:?}");
+    };
+    assert!(reason.contains("no sign"), "{reason}");
+    both.reverse();
+    drop(both);
 }
