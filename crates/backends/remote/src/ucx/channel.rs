@@ -28,7 +28,7 @@ const OF_SUM: u32 = 1 << 31;
 /// Before version 1.22, UCX does not see that a peer is gone while data for it is under way. So a side with messages under way
 /// asks the other one over UCX itself, and gives UCX up after [`crate::Options::silent_after`] without any sign.
 ///
-/// Dropping the channel blocks until UCX touches no memory of its messages any more, at most some 4 s.
+/// Dropping the channel blocks until UCX touches no memory of its messages any more, at most some 2 s.
 pub(crate) struct Channel {
     /// Its own, because only the end of a worker ends all receives: UCX 1.22 leaves some that a peer has begun and died in.
     /// Dropped before the memory of the messages.
@@ -149,6 +149,9 @@ impl Channel {
     pub(crate) fn connect(&mut self, address: &[u8], checks: bool) -> bool {
         if self.endpoint.is_some() {
             return false;
+        }
+        if self.lost.is_some() {
+            return true;
         }
         self.checks |= checks;
         // SAFETY: the other side, which has proven its key and takes the network for trusted like this one, says that its
@@ -289,7 +292,7 @@ impl Channel {
             Event::EndpointLost { status, .. } => {
                 // A side that gave UCX up before may still owe it.
                 self.owes_word |= self.lost.is_none();
-                return self.lose(status.to_string());
+                return self.abandon(status.to_string());
             }
             Event::EndpointClosed { .. } => return,
         };
@@ -358,14 +361,6 @@ impl Channel {
         events.push_back(pipe::Event::Failed { op, offset, reason });
     }
 
-    /// Gives UCX up for this session, by force.
-    pub(crate) fn abandon(&mut self, reason: String) {
-        if let Some(endpoint) = self.endpoint {
-            self.worker.abort(endpoint);
-        }
-        self.lose(reason);
-    }
-
     /// Returns what the other side must learn: why UCX is lost here.
     pub(crate) fn poll_word(&mut self) -> Option<Reach> {
         let reason = self
@@ -375,18 +370,11 @@ impl Channel {
         Some(Reach::None { reason })
     }
 
-    fn lose(&mut self, reason: String) {
+    /// Gives UCX up for this session: all that is under way fails.
+    pub(crate) fn abandon(&mut self, reason: String) {
         if self.lost.is_none() {
             self.lost = Some(reason);
-            self.cancel();
-        }
-    }
-
-    /// Cancels what nothing has been received of.
-    fn cancel(&self) {
-        for id in self.messages.keys() {
-            // Sends go on.
-            self.worker.cancel((*id).into());
+            self.worker.end();
         }
     }
 

@@ -184,3 +184,33 @@ fn a_side_that_gave_ucx_up_says_so_also_if_ucx_then_loses_the_other_one() {
     both.reverse();
     drop(both);
 }
+
+#[test]
+fn giving_ucx_up_in_the_middle_of_a_message_ends_it_on_both_sides() {
+    const LEN: usize = 128 << 20;
+    for round in 0..4 {
+        let Some(mut both) = pair(false) else { return };
+        let (mut came, sent) = (vec![0u8; LEN], vec![7u8; LEN]);
+        let to = HostSpan::of_mut(&mut came);
+        // SAFETY: it lives until the event came.
+        unsafe { both[0].start((1, 0), 2, to, false) }.unwrap();
+        // SAFETY: no code writes it meanwhile.
+        unsafe { both[1].start((2, 0), 2, HostSpan::of(&sent), true) }.unwrap();
+        let late = to.as_ptr().wrapping_add(LEN / 64);
+        // SAFETY: the byte is there; UCX may write it meanwhile.
+        while unsafe { late.read_volatile() } == 0 {
+            std::thread::yield_now();
+        }
+        let first = round % 2;
+        both[first].abandon("a cable".into());
+        both[1 - first].abandon("the word of the other side".into());
+        let mut told = Told::default();
+        for at in [0, 1] {
+            let event = next(&mut both, &mut told, at);
+            assert!(matches!(event, pipe::Event::Failed { .. }), "{event:?}");
+        }
+        let before = came.clone();
+        drop(both);
+        assert!(came == before, "UCX writes after the end");
+    }
+}
