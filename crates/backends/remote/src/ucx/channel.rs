@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use rustix::event::{EventfdFlags, eventfd};
 use transload_hal::HostSpan;
 
 use super::{EndpointId, Event, Options, Ucx, Worker};
@@ -95,6 +96,20 @@ fn interface(address: IpAddr) -> Result<String, String> {
     Ok(found.name)
 }
 
+/// How many descriptors a process must be able to open before UCX opens a worker. One over TCP takes 17 at most; UCX aborts the
+/// process if it gets no more.
+const SPARE: usize = 64;
+
+/// Held while a worker opens, so that two do not count on the same descriptors.
+static OPENING: Mutex<()> = Mutex::new(());
+
+fn check_spare() -> Result<(), String> {
+    let all = (0..SPARE).map(|_| eventfd(0, EventfdFlags::CLOEXEC));
+    let all: Result<Vec<_>, _> = all.collect();
+    all.map(drop)
+        .map_err(|error| format!("it needs {SPARE} descriptors to spare: {error}"))
+}
+
 impl Channel {
     /// Opens the channel of a session that has `address` on this side. Blocks until UCX has opened its transports.
     pub(crate) fn open(
@@ -119,6 +134,8 @@ impl Channel {
             told.events().push(event);
             told.session.wake();
         };
+        let _one = { OPENING.lock() }.unwrap_or_else(PoisonError::into_inner);
+        check_spare()?;
         let worker = Worker::start(ucx, options, Box::new(tell));
         let now = Instant::now();
         Ok(Channel {

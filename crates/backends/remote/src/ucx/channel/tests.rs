@@ -1,6 +1,9 @@
 //! Two channels of one process, over the loopback device. Skipped where UCX is not installed.
 
+use std::process::Command;
 use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::super::error::Status;
 use super::super::raw::UCS_ERR_NOT_CONNECTED;
@@ -212,5 +215,35 @@ fn giving_ucx_up_in_the_middle_of_a_message_ends_it_on_both_sides() {
         let before = came.clone();
         drop(both);
         assert!(came == before, "UCX writes after the end");
+    }
+}
+
+#[test]
+fn ucx_is_not_opened_without_descriptors_to_spare() {
+    const IS_HERE: &str = "TRANSLOAD_TEST_FEW_DESCRIPTORS";
+    let name = "ucx::channel::tests::ucx_is_not_opened_without_descriptors_to_spare";
+    if Ucx::load(None).is_err() {
+        println!("skipped: UCX is not here");
+        return;
+    }
+    // The limit is the process's.
+    if std::env::var_os(IS_HERE).is_none() {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", name]).env(IS_HERE, "1").output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
+    let mut limit = getrlimit(Resource::Nofile);
+    for count in [20, 24, 28, 32, 36, 40, 44, 48, 200] {
+        limit.current = Some(count);
+        let session = SessionHandle::for_tests();
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let opened = Channel::open(address, session, crate::Options::default());
+        match opened {
+            Ok(_) => assert_eq!(count, 200),
+            Err(reason) => assert!(reason.contains("to spare") && count < 200, "{reason}"),
+        }
     }
 }
