@@ -17,6 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
+use rustix::io::retry_on_intr;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -118,7 +119,7 @@ fn answer(
     check_user(stream, user).map_err(io::Error::other)?;
     rustix::net::send(stream, &[READY], SendFlags::NOSIGNAL)?;
     let mut token = Token::default();
-    let (_, len) = rustix::net::recv(stream, &mut token[..], RecvFlags::empty())?;
+    let (_, len) = retry_on_intr(|| rustix::net::recv(stream, &mut token[..], RecvFlags::empty()))?;
     // A client that only looks sends none.
     let Some(file) = (len == token.len()).then(|| find(&token)).flatten() else {
         return Ok(());
@@ -231,7 +232,8 @@ fn connect(name: &Token, user: u32, step: Duration) -> Result<OwnedFd, String> {
         .map_err(told("making a socket"))?;
     limit(socket.as_fd(), step).map_err(told("setting the limits of a socket"))?;
     let address = SocketAddrUnix::new_abstract_name(path(name).as_bytes());
-    let connected = address.and_then(|address| rustix::net::connect(&socket, &address));
+    // A handler of a signal ends calls that have a time.
+    let connected = address.and_then(|to| retry_on_intr(|| rustix::net::connect(&socket, &to)));
     connected.map_err(|error| match error {
         rustix::io::Errno::CONNREFUSED => {
             "the server is not in this machine and network namespace".to_owned()
@@ -240,7 +242,7 @@ fn connect(name: &Token, user: u32, step: Duration) -> Result<OwnedFd, String> {
     })?;
     check_user(socket.as_fd(), user)?;
     let mut ready = [0];
-    let received = rustix::net::recv(&socket, &mut ready[..], RecvFlags::empty());
+    let received = retry_on_intr(|| rustix::net::recv(&socket, &mut ready[..], RecvFlags::empty()));
     match received.map_err(told("waiting for the server's socket"))? {
         (_, 1) if ready == [READY] => Ok(socket),
         _ => Err("the server takes no connection of this process".into()),
@@ -254,7 +256,7 @@ fn receive(stream: BorrowedFd<'_>) -> Result<OwnedFd, String> {
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut bytes = [IoSliceMut::new(&mut byte)];
     let flags = RecvFlags::CMSG_CLOEXEC;
-    rustix::net::recvmsg(stream, &mut bytes, &mut control, flags)
+    retry_on_intr(|| rustix::net::recvmsg(stream, &mut bytes, &mut control, flags))
         .map_err(told("waiting for the descriptor"))?;
     let files = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(files) => Some(files),

@@ -145,3 +145,27 @@ fn a_server_that_answers_nonsense_or_nothing_is_given_up() {
     assert!(refused.contains("waiting for the server"), "{refused}");
     thread.join().unwrap();
 }
+
+#[test]
+fn handlers_of_signals_do_not_refuse_memory() {
+    extern "C" fn ignore(_: libc::c_int) {}
+    // SAFETY: for all fields of this structure zero is a value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = ignore as extern "C" fn(libc::c_int) as usize;
+    // SAFETY: the handler does nothing, and no other test uses the signal.
+    let set = unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, null_mut()) };
+    // SAFETY: it always succeeds.
+    let client = unsafe { libc::pthread_self() };
+    let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    let (name, server) = fake(move |stream| {
+        for _ in 0..1000 {
+            // SAFETY: the client's thread joins this one.
+            unsafe { libc::pthread_kill(client, libc::SIGUSR1) };
+            thread::yield_now();
+        }
+        send(&stream, &file(4096, all));
+    });
+    let mapped = Mapping::of(&name, &TOKEN, 4096, 1);
+    server.join().unwrap();
+    assert_eq!((set, mapped.err()), (0, None));
+}

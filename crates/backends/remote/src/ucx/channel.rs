@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use rustix::event::{EventfdFlags, eventfd};
 use transload_hal::HostSpan;
 
 use super::{EndpointId, Event, Options, Ucx, Worker};
@@ -28,7 +29,7 @@ const OF_SUM: u32 = 1 << 31;
 /// Before version 1.22, UCX does not see that a peer is gone while data for it is under way. So a side with messages under way
 /// asks the other one over UCX itself, and gives UCX up after [`crate::Options::silent_after`] without any sign.
 ///
-/// Dropping the channel blocks until UCX touches no memory of its messages any more, at most some 4 s.
+/// Dropping the channel blocks until UCX touches no memory of its messages any more, at most some 2 s.
 pub(crate) struct Channel {
     /// Its own, because only the end of a worker ends all receives: UCX 1.22 leaves some that a peer has begun and died in.
     /// Dropped before the memory of the messages.
@@ -53,8 +54,8 @@ pub(crate) struct Channel {
 /// A message under way.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// The bytes of a range, or its checksum.
-    Of(u32),
+    /// The bytes of a range, or its checksum: the range, and how many bytes the message has.
+    Of(u32, usize),
     /// A receive for [`ASK`] or [`ANSWER`].
     Listening(u32),
     /// A send of one.
@@ -95,6 +96,20 @@ fn interface(address: IpAddr) -> Result<String, String> {
     Ok(found.name)
 }
 
+/// How many descriptors a process must be able to open before UCX opens a worker. One over TCP takes 17 at most; UCX aborts the
+/// process if it gets no more.
+const SPARE: usize = 64;
+
+/// Held while a worker opens, so that two do not count on the same descriptors.
+static OPENING: Mutex<()> = Mutex::new(());
+
+fn check_spare() -> Result<(), String> {
+    let all = (0..SPARE).map(|_| eventfd(0, EventfdFlags::CLOEXEC));
+    let all: Result<Vec<_>, _> = all.collect();
+    all.map(drop)
+        .map_err(|error| format!("it needs {SPARE} descriptors to spare: {error}"))
+}
+
 impl Channel {
     /// Opens the channel of a session that has `address` on this side. Blocks until UCX has opened its transports.
     pub(crate) fn open(
@@ -119,6 +134,8 @@ impl Channel {
             told.events().push(event);
             told.session.wake();
         };
+        let _one = { OPENING.lock() }.unwrap_or_else(PoisonError::into_inner);
+        check_spare()?;
         let worker = Worker::start(ucx, options, Box::new(tell));
         let now = Instant::now();
         Ok(Channel {
@@ -149,6 +166,9 @@ impl Channel {
     pub(crate) fn connect(&mut self, address: &[u8], checks: bool) -> bool {
         if self.endpoint.is_some() {
             return false;
+        }
+        if self.lost.is_some() {
+            return true;
         }
         self.checks |= checks;
         // SAFETY: the other side, which has proven its key and takes the network for trusted like this one, says that its
@@ -263,11 +283,12 @@ impl Channel {
         self.ranges.insert(number, range);
         let parts = [(tag, span), (tag | OF_SUM, sum)];
         for (tag, span) in parts.into_iter().take(if self.checks { 2 } else { 1 }) {
+            let kind = Kind::Of(number, span.len());
             match is_sent {
                 // SAFETY: as the caller says; the checksum is in the range, which stays until both messages are over.
-                true => unsafe { self.send(Kind::Of(number), tag, span) },
+                true => unsafe { self.send(kind, tag, span) },
                 // SAFETY: as above.
-                false => unsafe { self.receive(Kind::Of(number), tag, span) },
+                false => unsafe { self.receive(kind, tag, span) },
             }
         }
         Ok(())
@@ -286,15 +307,16 @@ impl Channel {
             Event::Done { id, len } => (id, Ok(len)),
             Event::Failed { id, status } => (id, Err(status)),
             Event::EndpointLost { status, .. } => {
-                self.owes_word = self.lost.is_none();
-                return self.lose(status.to_string());
+                // A side that gave UCX up before may still owe it.
+                self.owes_word |= self.lost.is_none();
+                return self.abandon(status.to_string());
             }
             Event::EndpointClosed { .. } => return,
         };
         let kind = self.messages.remove(&(id as u32));
         // A send may be over when UCX has a copy.
         let is_sign = match kind {
-            Some(Kind::Of(number)) => self.ranges.get(&number).is_some_and(|of| !of.is_sent),
+            Some(Kind::Of(number, _)) => self.ranges.get(&number).is_some_and(|of| !of.is_sent),
             Some(Kind::Listening(_)) => true,
             Some(Kind::Saying) | None => false,
         };
@@ -302,11 +324,13 @@ impl Channel {
             self.heard = Instant::now();
         }
         match kind {
-            Some(Kind::Of(number)) => {
-                let fault = done.err().map(|status| match &self.lost {
-                    Some(reason) => reason.clone(),
-                    None => status.to_string(),
-                });
+            Some(Kind::Of(number, wanted)) => {
+                let fault = match (done, &self.lost) {
+                    (Ok(len), _) if len == wanted => None,
+                    (Ok(len), _) => Some(format!("a message has {len} bytes, and not {wanted}")),
+                    (Err(_), Some(reason)) => Some(reason.clone()),
+                    (Err(status), None) => Some(status.to_string()),
+                };
                 self.take_in(number, fault, events);
             }
             Some(Kind::Listening(tag)) if done.is_ok() && self.lost.is_none() => {
@@ -354,14 +378,6 @@ impl Channel {
         events.push_back(pipe::Event::Failed { op, offset, reason });
     }
 
-    /// Gives UCX up for this session, by force.
-    pub(crate) fn abandon(&mut self, reason: String) {
-        if let Some(endpoint) = self.endpoint {
-            self.worker.abort(endpoint);
-        }
-        self.lose(reason);
-    }
-
     /// Returns what the other side must learn: why UCX is lost here.
     pub(crate) fn poll_word(&mut self) -> Option<Reach> {
         let reason = self
@@ -371,18 +387,11 @@ impl Channel {
         Some(Reach::None { reason })
     }
 
-    fn lose(&mut self, reason: String) {
+    /// Gives UCX up for this session: all that is under way fails.
+    pub(crate) fn abandon(&mut self, reason: String) {
         if self.lost.is_none() {
             self.lost = Some(reason);
-            self.cancel();
-        }
-    }
-
-    /// Cancels what nothing has been received of.
-    fn cancel(&self) {
-        for id in self.messages.keys() {
-            // Sends go on.
-            self.worker.cancel((*id).into());
+            self.worker.end();
         }
     }
 

@@ -20,8 +20,12 @@ use super::library::Ucx;
 use super::raw::*;
 use super::worker::{Command, EndpointId, Event, Options, Shared, Started};
 
-/// How long a worker that ends gives its peers to agree, and then UCX to end the rest by force.
+/// How long a worker that ends gives its peers to agree.
 const DRAIN: Duration = Duration::from_secs(2);
+
+/// How long a worker that ends at once leaves its connections open. A peer that learns meanwhile by other means ends its own
+/// worker: one of UCX 1.13 that makes progress may abort its process when a connection breaks in the middle of its message.
+const STILL: Duration = Duration::from_secs(1);
 
 /// What a callback tells. UCX calls back only from calls that the worker's thread makes.
 enum Arrival {
@@ -154,8 +158,11 @@ pub(super) fn run(
         inside: Some(inside),
     };
     let _ = tell.send(Ok(started));
-    thread.serve();
-    thread.drain();
+    match thread.serve() {
+        true => std::thread::park_timeout(STILL),
+        false => thread.drain(),
+    }
+    thread.release();
     let Thread {
         handles,
         requests,
@@ -175,16 +182,21 @@ pub(super) fn run(
 }
 
 impl Thread {
-    /// Serves commands and messages until the command to stop.
-    fn serve(&mut self) {
+    /// Serves commands and messages until the command to stop. Returns whether that is at once.
+    fn serve(&mut self) -> bool {
         let mut commands = Vec::new();
         loop {
             self.shared.take(&mut commands);
             let mut is_busy = !commands.is_empty();
-            let mut stop = false;
+            let mut stop = None;
             for command in commands.drain(..) {
-                stop |= matches!(command, Command::Stop);
-                self.execute(command);
+                match command {
+                    Command::Stop { at_once } => stop = Some(at_once || stop == Some(true)),
+                    command => self.execute(command),
+                }
+            }
+            if stop == Some(true) {
+                return true;
             }
             for _ in 0..self.spins {
                 if self.progress() {
@@ -193,8 +205,8 @@ impl Thread {
                 }
             }
             is_busy |= self.settle();
-            if stop {
-                return;
+            if stop.is_some() {
+                return false;
             }
             if !is_busy {
                 self.wait(None);
@@ -202,27 +214,35 @@ impl Thread {
         }
     }
 
-    /// Ends what is under way: by agreement first, by force when the time is over.
+    /// Ends what is under way by agreement, until the time is over.
     fn drain(&mut self) {
         let receives: Vec<u64> = self.keys(|request| matches!(request.kind, Kind::Receive));
         for key in receives {
             self.cancel(key);
         }
-        for by_force in [false, true] {
-            let endpoints: Vec<EndpointId> = self.endpoints.keys().copied().collect();
-            for endpoint in endpoints {
-                self.close(endpoint, by_force);
-            }
-            let end = Instant::now() + DRAIN;
-            while !(self.requests.is_empty() && self.endpoints.is_empty()) {
-                let Some(left) = end.checked_duration_since(Instant::now()) else {
-                    break;
-                };
-                if !self.progress() & !self.settle() {
-                    self.wait(Some(left));
-                }
+        let endpoints: Vec<EndpointId> = self.endpoints.keys().copied().collect();
+        for endpoint in endpoints {
+            self.close(endpoint, false);
+        }
+        let end = Instant::now() + DRAIN;
+        while !(self.requests.is_empty() && self.endpoints.is_empty()) {
+            let Some(left) = end.checked_duration_since(Instant::now()) else {
+                break;
+            };
+            if !self.progress() & !self.settle() {
+                self.wait(Some(left));
             }
         }
+    }
+
+    /// Closes by force what has not ended. UCX makes no progress afterwards, because then UCX 1.13 and 1.22 use freed memory of the
+    /// connections of endpoints that were closed in the middle of a message.
+    fn release(&mut self) {
+        let endpoints: Vec<EndpointId> = self.endpoints.keys().copied().collect();
+        for endpoint in endpoints {
+            self.close(endpoint, true);
+        }
+        self.settle();
         for request in self
             .requests
             .values_mut()
@@ -259,7 +279,7 @@ impl Thread {
                     self.cancel(key);
                 }
             }
-            Command::Stop => {}
+            Command::Stop { .. } => {}
         }
     }
 

@@ -99,8 +99,8 @@ impl Event {
 /// Methods only queue and, if the thread sleeps, wake it. They may be called from the sink, and then cost no wake-up.
 /// Outcomes go to the sink, each exactly once, in any order.
 ///
-/// Dropping the worker cancels receives, gives sends and endpoints 2 s to end by agreement, ends the rest by force, and
-/// joins the thread: every event is told before `drop` returns. If the sink drops the worker, the thread does the
+/// Dropping the worker cancels receives, gives sends and endpoints 2 s to end by agreement, destroys UCX's worker with the
+/// rest, and joins the thread: every event is told before `drop` returns. If the sink drops the worker, the thread does the
 /// same after the sink has returned.
 pub struct Worker {
     shared: Arc<Shared>,
@@ -141,7 +141,10 @@ pub(super) enum Command {
     Cancel {
         id: u64,
     },
-    Stop,
+    Stop {
+        /// Nothing is waited for.
+        at_once: bool,
+    },
 }
 
 /// What the thread tells once it has started.
@@ -308,11 +311,17 @@ impl Worker {
     pub fn cancel(&self, id: u64) {
         self.shared.push(Command::Cancel { id });
     }
+
+    /// Has UCX make no progress any more, and destroys UCX's worker a second later, which ends all sends and receives. No call may
+    /// follow. For peers that are lost, in place of [`Worker::abort`], after which UCX goes on and may abort this process, too.
+    pub(super) fn end(&self) {
+        self.shared.push(Command::Stop { at_once: true });
+    }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.shared.push(Command::Stop);
+        self.shared.push(Command::Stop { at_once: false });
         if let Some(thread) = self
             .thread
             .take()

@@ -1,7 +1,12 @@
 //! Two channels of one process, over the loopback device. Skipped where UCX is not installed.
 
+use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use super::super::error::Status;
+use super::super::raw::UCS_ERR_NOT_CONNECTED;
 use super::*;
 
 /// Makes two channels that reach each other, with or without checksums.
@@ -141,4 +146,104 @@ fn a_channel_that_is_dropped_has_ended_what_it_had_under_way() {
     drop(first);
     drop(second);
     assert_eq!(came, [1; 64]);
+}
+
+#[test]
+fn a_message_with_fewer_bytes_than_its_range_is_refused() {
+    let Some(mut both) = pair(false) else { return };
+    let (mut came, sent) = (vec![0u8; 100_000], vec![7u8; 99_999]);
+    // SAFETY: it lives until the event came.
+    unsafe { both[0].start((1, 0), 2, HostSpan::of_mut(&mut came), false) }.unwrap();
+    // SAFETY: no code writes it meanwhile.
+    unsafe { both[1].start((1, 0), 2, HostSpan::of(&sent), true) }.unwrap();
+    let mut told = Told::default();
+    let [event, _] = [0, 1].map(|at| next(&mut both, &mut told, at));
+    let pipe::Event::Failed { op: 1, reason, .. } = event else {
+        panic!("{event:?}");
+    };
+    assert!(reason.contains("99999 bytes, and not 100000"), "{reason}");
+    assert_eq!(both[0].fault(), None);
+}
+
+#[test]
+fn a_side_that_gave_ucx_up_says_so_also_if_ucx_then_loses_the_other_one() {
+    let Some(mut both) = pair(false) else { return };
+    let mut came = vec![0u8; 16];
+    // SAFETY: it lives until the channel is dropped.
+    unsafe { both[0].start((1, 0), 2, HostSpan::of_mut(&mut came), false) }.unwrap();
+    let silent = both[0].heard + both[0].limits.silent_after;
+    both[0].handle_time(silent);
+    let endpoint = both[0].endpoint.unwrap();
+    let functions = Ucx::load(None).unwrap().functions;
+    let status = Status::of(&functions, UCS_ERR_NOT_CONNECTED);
+    let lost = Event::EndpointLost { endpoint, status };
+    both[0].inbox.events().push(lost);
+    both[0].poll(&mut VecDeque::new());
+    let word = both[0].poll_word();
+    let Some(Reach::None { reason }) = word else {
+        panic!("{word:?}");
+    };
+    assert!(reason.contains("no sign"), "{reason}");
+    both.reverse();
+    drop(both);
+}
+
+#[test]
+fn giving_ucx_up_in_the_middle_of_a_message_ends_it_on_both_sides() {
+    const LEN: usize = 128 << 20;
+    for round in 0..4 {
+        let Some(mut both) = pair(false) else { return };
+        let (mut came, sent) = (vec![0u8; LEN], vec![7u8; LEN]);
+        let to = HostSpan::of_mut(&mut came);
+        // SAFETY: it lives until the event came.
+        unsafe { both[0].start((1, 0), 2, to, false) }.unwrap();
+        // SAFETY: no code writes it meanwhile.
+        unsafe { both[1].start((2, 0), 2, HostSpan::of(&sent), true) }.unwrap();
+        let late = to.as_ptr().wrapping_add(LEN / 64);
+        // SAFETY: the byte is there; UCX may write it meanwhile.
+        while unsafe { late.read_volatile() } == 0 {
+            std::thread::yield_now();
+        }
+        let first = round % 2;
+        both[first].abandon("a cable".into());
+        both[1 - first].abandon("the word of the other side".into());
+        let mut told = Told::default();
+        for at in [0, 1] {
+            let event = next(&mut both, &mut told, at);
+            assert!(matches!(event, pipe::Event::Failed { .. }), "{event:?}");
+        }
+        let before = came.clone();
+        drop(both);
+        assert!(came == before, "UCX writes after the end");
+    }
+}
+
+#[test]
+fn ucx_is_not_opened_without_descriptors_to_spare() {
+    const IS_HERE: &str = "TRANSLOAD_TEST_FEW_DESCRIPTORS";
+    let name = "ucx::channel::tests::ucx_is_not_opened_without_descriptors_to_spare";
+    if Ucx::load(None).is_err() {
+        println!("skipped: UCX is not here");
+        return;
+    }
+    // The limit is the process's.
+    if std::env::var_os(IS_HERE).is_none() {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", name]).env(IS_HERE, "1").output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
+    let mut limit = getrlimit(Resource::Nofile);
+    for count in [20, 24, 28, 32, 36, 40, 44, 48, 200] {
+        limit.current = Some(count);
+        let session = SessionHandle::for_tests();
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let opened = Channel::open(address, session, crate::Options::default());
+        match opened {
+            Ok(_) => assert_eq!(count, 200),
+            Err(reason) => assert!(reason.contains("to spare") && count < 200, "{reason}"),
+        }
+    }
 }
