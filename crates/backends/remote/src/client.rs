@@ -391,6 +391,9 @@ impl Handler for Client {
     fn closed(&mut self, reason: SessionError) {
         let mut fault = self.line.fault(&reason);
         fault.class = ErrorClass::Lost;
+        if matches!(reason, SessionError::Silent { .. }) {
+            let _ = self.line.silent.set((Instant::now(), reason.clone()));
+        }
         let waiting = {
             let mut commands = self.line.commands();
             commands.closed = Some(fault.clone());

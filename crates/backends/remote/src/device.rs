@@ -141,7 +141,8 @@ impl Remote {
         self.line().is_open()
     }
 
-    /// Connects again at `address` if the session has ended. Blocks as [`Remote::connect`] does.
+    /// Connects again at `address` if the session has ended. Blocks as [`Remote::connect`] does. A machine that fell silent is
+    /// not asked for as long as it was silent.
     ///
     /// # Errors
     /// As [`NodeError`] lists, and when a memory is not offered any more.
@@ -149,6 +150,14 @@ impl Remote {
         let _connecting = { self.connecting.lock() }.unwrap_or_else(PoisonError::into_inner);
         if self.is_connected() {
             return Ok(());
+        }
+        // The other ways of a transfer that has failed would each find out anew.
+        let last = self.line();
+        let silent = last.silent.get();
+        if let Some((_, error)) = silent.filter(|(at, _)| at.elapsed() < self.options.silent_after)
+        {
+            let (node, error) = (self.node, error.clone());
+            return Err(NodeError::Session { node, error });
         }
         let line = Line::new(self.node, self.peer, address, Arc::clone(&self.board));
         let (line, offered, _) = begin(line, &self.key, self.options.clone())?;

@@ -158,7 +158,8 @@ fn buffer(held: Held, memory: MemoryId, number: u64, len_bytes: u64) -> Buffer {
     unsafe { Buffer::new(info, Box::new(lease)) }
 }
 
-/// Gives a transfer its place in the other machine's order, if others use one of its ends, too.
+/// Gives a transfer its place in the other machine's order, if others use one of its ends, too. Fails if the session of an end has
+/// ended: its bytes are lost, even those that this process has mapped.
 pub(crate) fn enter(line: &Arc<Line>, uses: &[Use<'_>]) -> Result<Option<Entered>, Fault> {
     let is_granted = |part: &Use<'_>| part.part.buffer.native::<Granted>().is_some();
     if uses.iter().any(is_granted) {
@@ -173,6 +174,12 @@ pub(crate) fn enter(line: &Arc<Line>, uses: &[Use<'_>]) -> Result<Option<Entered
         let message = format!("a buffer is none of {}", line.node);
         Fault::new(ErrorClass::Caller, message)
     })?;
+    if let Some(fault) = leases
+        .iter()
+        .find_map(|of| of.line.commands().closed.clone())
+    {
+        return Err(fault);
+    }
     if !leases.iter().any(|of| of.is_shared.load(Ordering::Acquire)) {
         return Ok(None);
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use transload_hal::{ErrorClass, Fault, HostSpan, Name, Outcome};
 
@@ -11,7 +11,7 @@ use crate::board::Board;
 use crate::descriptors::Token;
 use crate::forward::Forward;
 use crate::wire::{Message, Network, ProtocolError};
-use crate::{PublicKey, SessionHandle};
+use crate::{PublicKey, SessionError, SessionHandle};
 
 /// How long an answer to a question may take: an allocation may have to wait for a driver or fresh pages. Heart-beats find a
 /// dead peer sooner.
@@ -26,6 +26,8 @@ pub(crate) struct Line {
     pub(crate) board: Arc<Board>,
     commands: Mutex<Commands>,
     session: OnceLock<SessionHandle>,
+    /// When and why the session ended, if the other machine was silent.
+    pub(crate) silent: OnceLock<(Instant, SessionError)>,
     /// The socket that gives descriptors of shared memory, where this process reaches it.
     pub(crate) descriptors: OnceLock<Token>,
     /// The number of the next request, operation or lease.
@@ -151,6 +153,7 @@ impl Line {
             board,
             commands: Mutex::default(),
             session: OnceLock::new(),
+            silent: OnceLock::new(),
             descriptors: OnceLock::new(),
             next: AtomicU64::new(1),
         }

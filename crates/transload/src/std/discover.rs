@@ -157,7 +157,15 @@ impl TransferManager {
                 device: DeviceName::Id(id),
                 reason,
                 ..
-            } => *reason = self.lacks(id.kind),
+            } => {
+                *reason = match id.node.name() {
+                    None => self.lacks(id.kind),
+                    Some(node) if self.backends().iter().any(|known| known.id.0 == node) => {
+                        Some(format!("{node} does not offer it"))
+                    }
+                    Some(node) => Some(format!("this program is connected to no machine {node}")),
+                }
+            }
             PlaceError::UnknownMemory { place, reason, .. }
                 if place.memory == Some(MemoryKind::Pinned) =>
             {

@@ -79,6 +79,13 @@ impl Ucx {
             };
         }
         let candidates = match named {
+            // Loading begins with a library beside it, which the loader would name in its place.
+            Some(named) if named.components().nth(1).is_some() && !named.exists() => {
+                let reason =
+                    format!("there is no such file; {LIBRARY_VARIABLE} or the caller names it");
+                let tried = vec![(named, reason)];
+                return Err(UcxError::NotFound { tried });
+            }
             Some(named) => vec![named],
             None => [PathBuf::from(UCP)].into_iter().chain(wheel()).collect(),
         };

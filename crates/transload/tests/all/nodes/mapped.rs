@@ -127,13 +127,37 @@ fn memory_stays_mapped_when_its_process_is_gone() {
     manager.copy_from_slice(&[5; 3 << 20], &buffer).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(manager.read_to_vec(&buffer).unwrap() == [5; 3 << 20]);
+    // The other side has no such bytes any more, so no transfer is done there once the session has ended.
+    let failure = loop {
+        match manager.copy_from_slice(&[5; 3 << 20], &buffer) {
+            Ok(_) => std::thread::yield_now(),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(failure.contains("box2"), "{failure}");
+    assert!(*buffer.read().unwrap() == [5; 3 << 20]);
     buffer.write().unwrap()[3 << 19] = 6;
     assert_eq!(buffer.read().unwrap()[3 << 19], 6);
     // What the server would have to do fails by its name.
     let place = "box2/cpu:0/shared".parse().unwrap();
     let refused = manager.allocate(place, AllocSpec::bytes(1)).unwrap_err();
     assert!(refused.to_string().contains("box2"), "{refused}");
+}
+
+#[test]
+fn a_process_that_stands_still_fails_transfers_with_the_reason() {
+    let (mut child, manager) = process();
+    let source = manager.adopt(vec![1u8; 64 << 20]).unwrap();
+    let copy = there(&manager, 64 << 20);
+    manager.copy(&source, &copy).wait().unwrap();
+    // SAFETY: the call takes numbers alone, and the process is this one's child.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGSTOP) }, 0);
+    let failure = manager.copy(&source, &copy).wait();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The other ways there have the same reason, and do not find it out anew.
+    let failure = failure.unwrap_err().to_string();
+    assert!(failure.contains("box2: nothing came from"), "{failure}");
 }
 
 #[test]
