@@ -32,11 +32,8 @@ fn all_tests(session: &mut Session, both: bool, variables: &[(&str, &str)]) -> R
     tests.envs(variables.iter().copied());
     tests.args(["--workspace", "--all-features", "--tests"]);
     drivers(session, both)?.tell(&mut tests);
-    if let Err(absent) = or_absent(
-        session
-            .installer
-            .require(&["iproute2", "libucx0", "nftables"]),
-    )? {
+    let packages = ["iproute2", "libucx0", "nftables"];
+    if let Err(absent) = or_absent(session.installer.require(&packages))? {
         session.skip(absent.to_string());
     }
     session.run_tests(&mut verdict, &mut tests)?;

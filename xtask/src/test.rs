@@ -305,11 +305,10 @@ impl Verdict {
         if !self.note.is_empty() {
             parts.push(self.note.clone());
         }
-        let counts = [
+        for (count, how) in [
             (self.counts.failed, "failed"),
             (self.counts.skipped, "skipped"),
-        ];
-        for (count, how) in counts {
+        ] {
             if count > 0 {
                 parts.push(format!("{count} tests {how}"));
             }
