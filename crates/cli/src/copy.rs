@@ -51,7 +51,7 @@ pub(crate) fn run(
         Some(_) => Machine::traced(options.topology.as_deref(), asked)?,
         None => Machine::here(options.topology.as_deref(), asked)?,
     };
-    machine.costs.note(output);
+    machine.note(output);
     let mut stops = vec![Stop::file(&options.file)];
     stops.extend(chain);
     stops.extend(options.out.as_deref().map(Stop::file));

@@ -15,7 +15,7 @@ pub(crate) fn run(
     output: &mut Output,
 ) -> Result<(), Failure> {
     let machine = Machine::here(options.topology.as_deref(), asked)?;
-    machine.costs.note(output);
+    machine.note(output);
     if output.is_json() {
         return output.json(&document(&machine));
     }

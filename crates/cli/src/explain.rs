@@ -35,7 +35,7 @@ pub(crate) fn run(
         Some(path) => Machine::described(path, asked.costs)?,
         None => Machine::here(None, asked)?,
     };
-    machine.costs.note(output);
+    machine.note(output);
     let (src, dst): (Place, Place) = (options.src, options.dst);
     let explained = machine.manager.explain_places(src, dst, options.size.0);
     let mut explanation = explained.map_err(|error| match error {

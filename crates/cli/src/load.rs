@@ -32,7 +32,7 @@ pub(crate) fn run(
         )?;
     }
     let machine = Machine::traced(None, asked)?;
-    machine.costs.note(output);
+    machine.note(output);
     for place in &options.to {
         machine.expect(*place)?;
     }

@@ -14,6 +14,7 @@ use transload_testkit::topology;
 use crate::costs::{Costs, Wanted};
 use crate::failure::Failure;
 use crate::nodes::{Lack, Nodes};
+use crate::output::Output;
 
 /// The costs that a command asks for, and the machines that it connects to.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,8 @@ pub(crate) struct Machine {
     pub(crate) costs: Costs,
     /// Other machines that could not be connected to.
     pub(crate) lacks: Vec<Lack>,
+    /// What carries the bytes to others.
+    networks: Vec<String>,
     sim: Option<Sim>,
     /// Whether the machine exists only as a description.
     is_described: bool,
@@ -83,6 +86,7 @@ impl Machine {
         let builder = TransferManager::builder().discover().default_costs();
         let manager = keep(builder.trace(is_traced), verdicts).build()?;
         let lacks = asked.nodes.connect(&manager)?;
+        let networks = asked.nodes.networks(&manager);
         let costs = Costs::apply(asked.costs, &manager)?;
         if let Some(sim) = &sim {
             manager
@@ -93,9 +97,16 @@ impl Machine {
             manager,
             costs,
             lacks,
+            networks,
             sim,
             is_described: false,
         })
+    }
+
+    /// Prints why the saved profile is not used, and what carries bytes to machines on a network that is trusted.
+    pub(crate) fn note(&self, output: &mut Output) {
+        self.costs.note(output);
+        self.networks.iter().for_each(|told| output.note(told));
     }
 
     /// The machine that a file describes, processors included. Nothing of this machine takes part, and so
@@ -130,6 +141,7 @@ impl Machine {
             manager,
             costs,
             lacks: Vec::new(),
+            networks: Vec::new(),
             sim: Some(sim),
             is_described: true,
         })

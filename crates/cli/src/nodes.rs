@@ -8,10 +8,10 @@ use std::{fmt, fs};
 
 use serde::Deserialize;
 pub(crate) use transload::ServeError;
-use transload::model::Name;
+use transload::model::{Access, Name};
 use transload::remote::PrivateKey;
 pub(crate) use transload::remote::{KeyError, PublicKey};
-use transload::{DeviceName, Place, TransferManager};
+use transload::{DeviceName, MemoryId, Place, TransferManager};
 
 use crate::arguments::{Arguments, Command, ServeArguments};
 use crate::failure::Failure;
@@ -198,6 +198,27 @@ impl Nodes {
     }
 }
 
+impl Nodes {
+    /// Says of each machine whether UCX carries bytes to it, where that was asked for.
+    pub(crate) fn networks(&self, manager: &TransferManager) -> Vec<String> {
+        let topology = manager.topology();
+        let told = |NodeSpec { name, .. }: &NodeSpec| {
+            let is_ucx = |dst: MemoryId, access| {
+                dst.device.node.name() == Some(*name) && access == Access::Peer
+            };
+            let mut links = topology.links().iter();
+            if links.any(|link| is_ucx(link.id.dst, link.id.access)) {
+                return Some(format!("{name}: UCX carries large copies, unencrypted"));
+            }
+            let mut lacks = topology.lacks().iter();
+            let lack = lacks.find(|lack| is_ucx(lack.dst, lack.access))?;
+            Some(format!("{name}: {}; TLS carries all bytes", lack.reason))
+        };
+        let all = self.all.iter().filter(|_| self.trusted_network);
+        all.filter_map(told).collect()
+    }
+}
+
 impl NodeSpec {
     /// Returns whether a place is at the machine.
     fn has(&self, place: Place) -> bool {
@@ -267,7 +288,7 @@ pub(crate) fn serve(
     serve.offer.clone_from(&options.offer);
     serve.session = asked.nodes.options();
     let machine = Machine::here(None, asked)?;
-    machine.costs.note(output);
+    machine.note(output);
     let server = machine.manager.serve(serve)?;
     let address = server.address();
     let text = match output.is_json() {

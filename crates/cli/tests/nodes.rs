@@ -176,6 +176,7 @@ fn what_ucx_loses_goes_on_over_tls() {
     if explained.contains("no UCX") {
         return support::skip("UCX is not installed");
     }
+    assert!(explained.contains("box2: UCX carries large copies, unencrypted"));
     let copy = || {
         let told = run(&[
             "copy",

@@ -72,6 +72,10 @@ impl Nodes {
     pub(crate) fn connect(&self, _: &TransferManager) -> Result<Vec<Lack>, Failure> {
         Ok(Vec::new())
     }
+
+    pub(crate) fn networks(&self, _: &TransferManager) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 pub(crate) fn key(_: &Path, _: &mut Output) -> Result<(), Failure> {
