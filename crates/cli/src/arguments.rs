@@ -253,7 +253,9 @@ pub(crate) struct ServeArguments {
         long,
         value_name = "PUBLIC_KEY",
         value_delimiter = ',',
-        required = true
+        required = true,
+        // One key of 64 begins with a hyphen.
+        allow_hyphen_values = true
     )]
     pub(crate) allow: Vec<PublicKey>,
 

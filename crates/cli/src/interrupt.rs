@@ -122,7 +122,6 @@ mod signals {
             let _ = Term::stderr().clear_line();
         }
         Output::new(json).failure(&stopped);
-        let _ = io::Write::flush(&mut io::stdout());
         // Exit handlers and destructors of libraries would run while other threads are in them, as where a driver loads.
         signal_hook::low_level::exit(exit_code(signal).into());
     }

@@ -241,6 +241,22 @@ fn a_server_ends_at_the_first_signal() {
 }
 
 #[test]
+fn a_key_may_begin_with_a_hyphen() {
+    let folder = Folder::new("hyphen");
+    folder.run(&["key", "key"]);
+    let mut allowed = [
+        "serve",
+        "--key",
+        "absent",
+        "--allow",
+        "-0zlWUcZV9ULs9Pk0iStmO6hgk0GUpbEsUTHDp8rwPE",
+    ];
+    support::refused(&folder, &allowed, 2, &["absent"]);
+    allowed[4] = "-0";
+    support::refused(&folder, &allowed, 2, &["-0"]);
+}
+
+#[test]
 fn machines_that_cannot_be_meant_are_refused() {
     let folder = Folder::new("no-nodes");
     let key = folder.run(&["key", "key"]).stdout();
