@@ -81,8 +81,8 @@ impl Client {
             mut message,
             end,
             len_bytes,
-            network,
         } = operation;
+        let network = message.network();
         let fits = len_bytes <= MOST_EAGER && self.eager_bytes + len_bytes <= EAGER_WINDOW;
         let sent = match (&mut message, &end) {
             (Message::Write { eager, .. }, End::Source(span))

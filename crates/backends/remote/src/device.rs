@@ -240,7 +240,6 @@ impl Remote {
                 },
                 end: End::Source(host(index, src)?),
                 len_bytes: dst.len_bytes,
-                network,
             };
             return Ok((Arc::clone(&granted.line), operation));
         }
@@ -312,7 +311,6 @@ impl Remote {
             message,
             end,
             len_bytes: dst.len_bytes,
-            network,
         };
         Ok((Arc::clone(line), operation))
     }

@@ -9,7 +9,7 @@ use transload_hal::{
 
 use crate::memory::Lease;
 use crate::queue::{End, Job, Line, Operation};
-use crate::wire::{Destination, Message, Network, Place};
+use crate::wire::{Destination, Message, Place};
 
 /// A copy between two machines. It is two operations of its submission: the grant, on the line of the machine that has the
 /// destination, and the copy, on the other line. The submission is over when both are, since either machine may still touch
@@ -68,7 +68,6 @@ impl Forward {
             },
             end: End::Grant(Arc::new(forward)),
             len_bytes,
-            network: Network::Tls,
         }
     }
 
@@ -98,7 +97,6 @@ impl Forward {
             },
             end: End::Granted(Arc::clone(self)),
             len_bytes: ask.len_bytes,
-            network: Network::Tls,
         };
         if let Err(fault) = copy.start(vec![operation]) {
             self.job.end(Outcome::Failed(fault));

@@ -217,7 +217,6 @@ pub(crate) fn enter(line: &Arc<Line>, uses: &[Use<'_>]) -> Result<Option<Entered
         message,
         end: End::Turn,
         len_bytes: 0,
-        network: wire::Network::Tls,
     };
     if let Err(fault) = line.start(vec![operation]) {
         line.board.forget(fence);

@@ -10,7 +10,7 @@ use transload_hal::{ErrorClass, Fault, HostSpan, Name, Outcome};
 use crate::board::Board;
 use crate::descriptors::Token;
 use crate::forward::Forward;
-use crate::wire::{Message, Network, ProtocolError};
+use crate::wire::{Message, ProtocolError};
 use crate::{PublicKey, SessionError, SessionHandle};
 
 /// How long an answer to a question may take: an allocation may have to wait for a driver or fresh pages. Heart-beats find a
@@ -89,7 +89,6 @@ pub(crate) struct Operation {
     pub(crate) message: Message,
     pub(crate) end: End,
     pub(crate) len_bytes: u64,
-    pub(crate) network: Network,
 }
 
 impl Operation {

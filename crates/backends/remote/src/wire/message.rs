@@ -416,6 +416,16 @@ impl Message {
         Ok(())
     }
 
+    /// Returns what carries the bytes of the operation that the message asks for.
+    pub(crate) fn network(&self) -> Network {
+        match self {
+            Message::Write { network, .. }
+            | Message::Read { network, .. }
+            | Message::WriteGranted { network, .. } => *network,
+            _ => Network::Tls,
+        }
+    }
+
     /// Returns the name of the message, for errors.
     pub fn name(&self) -> &'static str {
         match self {
