@@ -6,9 +6,9 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
+use pyo3::{ffi, intern};
 use transload_tensors::dlpack::{
     DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLPackError, DLPackVersion,
 };
@@ -118,7 +118,7 @@ fn foreign(
     argument: &str,
     stream: Stream,
 ) -> PyResult<Taken> {
-    Ok(match buffers::is_buffer(object) {
+    Ok(match buffers::is_buffer(object) && !is_elsewhere(object) {
         true => match unspoken(object)? {
             Some((bytes, dtype)) => {
                 let (tensor, lease) = buffers::import(manager, &bytes, argument)?;
@@ -140,6 +140,13 @@ fn foreign(
         },
         false => Taken::of(from_dlpack(manager, object, argument, stream)?),
     })
+}
+
+/// Whether the processors do not reach its memory. Arrays of JAX have the buffer protocol wherever they lie.
+fn is_elsewhere(object: &Bound<'_, PyAny>) -> bool {
+    let device = object.call_method0(intern!(object.py(), "__dlpack_device__"));
+    let device = device.and_then(|device| device.extract::<(i64, i64)>());
+    device.is_ok_and(|(kind, _)| kind != i64::from(DLDevice::CPU))
 }
 
 /// The tensor of torch that has the bytes as they mean: its views may be conjugated or negated without that their bytes are.

@@ -21,7 +21,8 @@ def documented():
                 continue
             found[f"{prefix}.{name}"] = thing.__doc__
             if inspect.isclass(thing) and holder is transload and thing is not transload.Error:
-                for part, value in vars(thing).items():
+                # In an order that other processes have, too: runners that share the tests out compare it.
+                for part, value in sorted(vars(thing).items()):
                     if not part.startswith("_"):
                         found[f"{prefix}.{name}.{part}"] = value.__doc__
     return found
