@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use transload::{DeviceId, DeviceKind, MemoryId, MemoryKind};
 use transload_core::{
     Access, BackendId, DeviceInfo, EngineId, Inventory, Limits, Link, LinkClass, LinkId,
-    MemoryInfo, Name, PlanKey, Topology, defaults, plan,
+    MemoryInfo, Name, Passage, PlanKey, Topology, defaults, plan,
 };
 
 use super::cold;
@@ -108,6 +108,7 @@ fn memory(id: MemoryId) -> MemoryInfo {
         alignment: 256,
         host_addressable: id.device.is_host(),
         staging: id.kind == MemoryKind::Pinned,
+        passage: Passage::default(),
     }
 }
 

@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use transload_core::{
     Access, BackendId, Cost, DeviceId, DeviceInfo, DeviceKind, EngineId, Inventory, Limits, Link,
-    LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Name, PlanCache, PlanKey, Topology,
-    defaults, plan,
+    LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Name, Passage, PlanCache, PlanKey,
+    Topology, defaults, plan,
 };
 
 const SAMPLES: usize = 2001;
@@ -125,6 +125,7 @@ fn eight_devices(relays: bool) -> Topology {
             alignment: 256,
             host_addressable,
             staging,
+            passage: Passage::default(),
         });
     };
     let host = [MemoryKind::Pageable, MemoryKind::Pinned, MemoryKind::Shared];

@@ -65,5 +65,5 @@ pub use storage::StorageId;
 pub use time::Instant;
 pub use topology::{
     Access, BackendId, DeviceInfo, EngineId, Inventory, Lack, Link, LinkClass, LinkId, MemoryInfo,
-    Topology, TopologyError, Transformer,
+    Passage, Topology, TopologyError, Transformer,
 };

@@ -108,6 +108,18 @@ pub struct MemoryInfo {
     pub host_addressable: bool,
     /// Whether the engine may lease staging slots in it.
     pub staging: bool,
+    /// What bytes pass within its own machine.
+    pub passage: Passage,
+}
+
+/// The memories that bytes pass within another machine, between its network and one of its memories, in their order. Large
+/// copies pass them, for all that is known here; that machine plans each copy by itself. Empty for memory of this machine.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Passage {
+    /// On the way into the memory, from the network on.
+    pub into: Vec<MemoryId>,
+    /// On the way out of it, to the network.
+    pub out_of: Vec<MemoryId>,
 }
 
 /// The kind of connection of a link. Decides the default cost and chunk size where nothing was measured

@@ -59,6 +59,6 @@ pub use transload_core::defaults;
 pub use transload_core::{
     Access, BackendId, Conversion, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, Element,
     EngineId, Instant, Inventory, Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind,
-    Name, NoConversion, Node, PciAddress, Piece, Place, Rows, Run, Shape, Span, StorageId,
+    Name, NoConversion, Node, Passage, PciAddress, Piece, Place, Rows, Run, Shape, Span, StorageId,
     Topology, Uuid,
 };

@@ -15,7 +15,8 @@ use transload::hal::{
     Access, AllocError, Backend, BackendId, Buffer, CompletionSink, ConnectError, Cost, DeviceId,
     DeviceInfo, DeviceKind, EngineId, ErrorClass, External, ExternalKind, Fault, Fence,
     GUEST_KINDS, ImportError, Inventory, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind,
-    Name, Op, StorageId, StorageInfo, SubmitError, Waited, check_ends, check_fences, link_between,
+    Name, Op, Passage, StorageId, StorageInfo, SubmitError, Waited, check_ends, check_fences,
+    link_between,
 };
 use transload::{AllocSpec, TransferManager};
 
@@ -132,6 +133,7 @@ fn inventory() -> Inventory {
         alignment: 1,
         host_addressable: false,
         staging: false,
+        passage: Passage::default(),
     };
     let links = GUEST_KINDS.map(|kind| Link {
         id: LinkId {

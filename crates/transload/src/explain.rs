@@ -8,8 +8,8 @@ use core::fmt;
 
 use transload_core::flight::{Load, predict};
 use transload_core::{
-    ByteSize, Correction, LinkId, MemoryId, Method, Nanoseconds, Plan, PlanKey, PlanSet, Reason,
-    Route, Topology,
+    ByteSize, Correction, LinkClass, LinkId, MemoryId, Method, Nanoseconds, Plan, PlanKey, PlanSet,
+    Reason, Route, Topology,
 };
 
 /// One way that was considered.
@@ -171,8 +171,7 @@ impl Explanation {
             let route = rejected.route.as_ref();
             Choice {
                 method: rejected.method,
-                route: route
-                    .map_or_else(|| alloc::vec![key.src], |route| route.memories().collect()),
+                route: route.map_or_else(|| alloc::vec![key.src], |route| visits(route, topology)),
                 chunk_bytes: None,
                 lanes: Vec::new(),
                 predicted_ns: rejected.estimate_ns,
@@ -237,6 +236,21 @@ fn is_measured(route: &Route, topology: &Topology) -> bool {
     links.all(|link| topology.is_measured(link.id))
 }
 
+/// Returns the memories that bytes visit, also within other machines.
+fn visits(route: &Route, topology: &Topology) -> Vec<MemoryId> {
+    let mut visits: Vec<MemoryId> = route.memories().take(1).collect();
+    for link in route.links() {
+        let (src, dst) = (link.id.src, link.id.dst);
+        let passage = |memory| topology.memory(memory).map(|memory| &memory.passage);
+        if link.class == LinkClass::Network && src.device.node != dst.device.node {
+            visits.extend(passage(src).into_iter().flat_map(|passage| &passage.out_of));
+            visits.extend(passage(dst).into_iter().flat_map(|passage| &passage.into));
+        }
+        visits.push(dst);
+    }
+    visits
+}
+
 pub(crate) fn choice(plan: &Arc<Plan>, bytes: u64, topology: &Topology) -> Choice {
     let total: u64 = plan.lanes.iter().map(|lane| u64::from(lane.share)).sum();
     let lanes: Vec<LaneChoice> = plan
@@ -247,7 +261,7 @@ pub(crate) fn choice(plan: &Arc<Plan>, bytes: u64, topology: &Topology) -> Choic
             let share = f64::from(lane.share) / total.max(1) as f64;
             LaneChoice {
                 method: route.map_or(plan.method, Route::method),
-                route: route.map_or_else(Vec::new, |route| route.memories().collect()),
+                route: route.map_or_else(Vec::new, |route| visits(route, topology)),
                 chunk_bytes: lane.chunk_bytes,
                 to_a_slot: match plan.lanes.len() {
                     1 => lane.to_a_slot(bytes),
@@ -288,10 +302,18 @@ struct Visits<'a>(&'a [MemoryId]);
 
 impl fmt::Display for Visits<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, memory) in self.0.iter().enumerate() {
-            write!(f, "{}{memory}", if i == 0 { "" } else { " → " })?;
+        for (i, step) in self.steps().enumerate() {
+            write!(f, "{}{step}", if i == 0 { "" } else { " " })?;
         }
         Ok(())
+    }
+}
+
+impl Visits<'_> {
+    /// Returns the memories, all but the first behind an arrow.
+    fn steps(&self) -> impl Iterator<Item = String> {
+        let first = self.0.iter().take(1).map(ToString::to_string);
+        first.chain(self.0.iter().skip(1).map(|memory| format!("→ {memory}")))
     }
 }
 
@@ -406,11 +428,12 @@ impl fmt::Display for Explanation {
         let figures = rows().map(|row| width(&row.1)).max().unwrap_or(0);
         for (heading, rows) in &groups {
             f.write_str("\n\n")?;
-            wrapped(f, heading)?;
+            wrapped(f, heading.split(' '), 0, 4)?;
             for (method, figure, route, details) in rows {
-                write!(f, "\n  {method:methods$}  {figure:>figures$}  {route}")?;
+                let indent = methods + figures + 6;
+                write!(f, "\n  {method:methods$}  {figure:>figures$}  ")?;
+                wrapped(f, route.steps(), indent, indent)?;
                 if !details.is_empty() {
-                    let indent = methods + figures + 6;
                     write!(f, "\n{:indent$}{}", "", details.join(", "))?;
                 }
             }
@@ -455,19 +478,25 @@ impl Explanation {
     }
 }
 
-/// Writes a text in lines of at most [`COLUMNS`], all but the first indented.
-fn wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
-    let mut column = 0;
-    for word in text.split(' ') {
+/// Writes words in lines of at most [`COLUMNS`], from a column on. All lines but the first begin at `indent`.
+fn wrapped<W: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    words: impl Iterator<Item = W>,
+    begin: usize,
+    indent: usize,
+) -> fmt::Result {
+    let mut column = begin;
+    for word in words {
+        let word = word.to_string();
         let width = word.chars().count();
-        if column > 0 && column + 1 + width > COLUMNS {
-            f.write_str("\n    ")?;
-            column = 4;
-        } else if column > 0 {
+        if column > begin && column + 1 + width > COLUMNS {
+            write!(f, "\n{:indent$}", "")?;
+            column = indent;
+        } else if column > begin {
             f.write_str(" ")?;
             column += 1;
         }
-        f.write_str(word)?;
+        f.write_str(&word)?;
         column += width;
     }
     Ok(())

@@ -156,9 +156,9 @@ pub mod model {
     pub use transload_core::flight::{Load, Resource, Tried};
     pub use transload_core::{
         Access, Bar, Barred, Cost, Curve, CurveError, DeviceInfo, EngineId, Estimate, Lack, Lane,
-        Limits, Link, LinkClass, LinkId, MemoryInfo, Name, ParseError, Piece, Plan, Reason, Ring,
-        Role, Route, ShapeError, Step, StepKind, Timing, Topology, TopologyError, Transformer,
-        defaults,
+        Limits, Link, LinkClass, LinkId, MemoryInfo, Name, ParseError, Passage, Piece, Plan,
+        Reason, Ring, Role, Route, ShapeError, Step, StepKind, Timing, Topology, TopologyError,
+        Transformer, defaults,
     };
 }
 

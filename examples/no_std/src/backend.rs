@@ -12,7 +12,7 @@ use transload::hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError, Cost,
     DeviceId, DeviceInfo, EngineId, External, ExternalKind, Fence, HostSpan, ImportError,
     Inventory, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Name, Op, Outcome,
-    StorageId, StorageInfo, SubmitError, Waited,
+    Passage, StorageId, StorageInfo, SubmitError, Waited,
 };
 
 /// The processor's own memory.
@@ -108,6 +108,7 @@ unsafe impl Backend for Words {
                 alignment: 1,
                 host_addressable: true,
                 staging: true,
+                passage: Passage::default(),
             }],
             links: alloc::vec![Link {
                 id,

@@ -3,7 +3,7 @@
 use transload_hal::defaults::LINK_DEPTH;
 use transload_hal::{
     Access, Curve, DeviceId, DeviceInfo, EngineId, HostReach, Inventory, Lack, Link, LinkClass,
-    LinkId, MemoryId, MemoryInfo, MemoryKind, host_links,
+    LinkId, MemoryId, MemoryInfo, MemoryKind, Passage, host_links,
 };
 
 use crate::gpu::Gpu;
@@ -68,6 +68,7 @@ pub(crate) fn inventory(driver: &Driver, gpus: &[Gpu], interconnect: &Interconne
         alignment: memory::page_bytes(),
         host_addressable: true,
         staging: true,
+        passage: Passage::default(),
     });
     Inventory {
         backend: BACKEND,
@@ -89,6 +90,7 @@ fn memories_of(gpu: &Gpu) -> Vec<MemoryInfo> {
         alignment: memory::ALIGNMENT,
         host_addressable: false,
         staging: false,
+        passage: Passage::default(),
     };
     let managed = gpu.facts.has_managed.then(|| MemoryInfo {
         id: gpu.id.memory(MemoryKind::Managed),

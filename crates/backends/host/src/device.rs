@@ -8,7 +8,7 @@ use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError, Cost,
     Curve, DeviceId, DeviceInfo, EngineId, ErrorClass, External, ExternalKind, Fault, Fence, HOST,
     HOST_ENGINE, HostReach, HostSpan, ImportError, Inventory, LinkId, MemoryId, MemoryInfo, Op,
-    StorageId, SubmitError, Waited, host_links,
+    Passage, StorageId, SubmitError, Waited, host_links,
 };
 
 use crate::memory::room::Room;
@@ -269,6 +269,7 @@ fn inventory() -> Inventory {
         alignment,
         host_addressable: !is_file,
         staging: id == PAGEABLE,
+        passage: Passage::default(),
     };
     let mut memories = vec![memory(
         PAGEABLE,

@@ -3,8 +3,8 @@
 use transload_hal::defaults::{LINK_DEPTH, link_cost, memory_cost};
 use transload_hal::{
     Access, Cost, Curve, DeviceId, DeviceInfo, EngineId, GUEST_KINDS, HOST_KINDS, HostReach,
-    Inventory, Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, host_links,
-    processors,
+    Inventory, Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind, Passage,
+    host_links, processors,
 };
 
 use crate::gpu::Gpu;
@@ -72,6 +72,7 @@ fn memories(gpu: &Gpu) -> Vec<MemoryInfo> {
         // Of these only managed memory has guards: mapped memory can always be reached by both sides.
         host_addressable: *kind != MemoryKind::Device,
         staging: *kind == MemoryKind::Mapped,
+        passage: Passage::default(),
     };
     kinds(gpu).iter().map(info).collect()
 }

@@ -3,11 +3,10 @@
 use transload_hal::{
     Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, EngineId, GUEST_KINDS,
     HOST_KINDS, HostReach, Inventory, Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo,
-    MemoryKind, Name, Node, Piece, Uuid, defaults, host_links,
+    MemoryKind, Name, Node, Passage, Piece, Uuid, defaults, host_links,
 };
 
-use crate::NodeError;
-use crate::wire;
+use crate::{NodeError, STREAMS, wire};
 
 /// Operations of one transfer that keep a session busy: one waits for its answer while others move.
 pub(crate) const DEPTH: u16 = 4;
@@ -16,6 +15,7 @@ pub(crate) const DEPTH: u16 = 4;
 const MOST_DEVICES: usize = 256;
 const MOST_MEMORIES: usize = 256;
 const MOST_PIECES: usize = 64;
+const MOST_PASSED: usize = 8;
 
 /// The access of links over UCX, between two machines that trust each other. The first use proves it.
 pub(crate) const UCX_ACCESS: Access = Access::Peer;
@@ -120,12 +120,13 @@ pub(crate) fn inventory(
             alignment: memory.alignment,
             host_addressable: is_mapped,
             staging: is_mapped,
+            passage: passage(&memory, at).map_err(|error| refused(&memory.id, &error))?,
         });
         if is_mapped {
             let reach = HostReach::both_ways(id, Access::Native);
             all.links.extend(host_links(&[reach], &HOST_KINDS));
         }
-        let [into, out_of] = [&memory.into, &memory.out_of].map(|pieces| curve(pieces));
+        let [into, out_of] = [&memory.into, &memory.out_of].map(|way| curve(&way.cost));
         let into = into.map_err(|error| refused(&memory.id, &error))?;
         let out_of = out_of.map_err(|error| refused(&memory.id, &error))?;
         for kind in GUEST_KINDS {
@@ -201,6 +202,27 @@ fn over_ucx(link: &Link) -> Link {
         over.cost = cost;
     }
     over
+}
+
+/// Returns what bytes pass at the machine `at` between its network and a memory, its network included.
+fn passage(memory: &wire::Memory, at: Node) -> Result<Passage, String> {
+    let passes = |way: &wire::Way| {
+        if way.passes.len() > MOST_PASSED {
+            let count = way.passes.len();
+            return Err(format!(
+                "{count} memories on the way are more than {MOST_PASSED}"
+            ));
+        }
+        let ids = way.passes.iter().map(|id| id.parse::<MemoryId>());
+        let ids = ids.map(|id| id.map(|id| id.device.at(at).memory(id.kind)));
+        ids.collect::<Result<Vec<_>, _>>()
+            .map_err(|error| error.to_string())
+    };
+    let (mut into, mut out_of) = (passes(&memory.into)?, passes(&memory.out_of)?);
+    let network = STREAMS.device.at(at).memory(STREAMS.kind);
+    into.insert(0, network);
+    out_of.push(network);
+    Ok(Passage { into, out_of })
 }
 
 fn curve(pieces: &[wire::Piece]) -> Result<Curve, String> {

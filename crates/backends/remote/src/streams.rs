@@ -9,8 +9,8 @@ use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
     DeviceId, DeviceInfo, DeviceKind, EngineId, ErrorClass, External, ExternalKind, Fault, Fence,
     GUEST_KINDS, HostSpan, ImportError, Inventory, Link, LinkClass, LinkId, MemoryId, MemoryInfo,
-    MemoryKind, Op, Outcome, Part, StorageId, StorageInfo, SubmitError, Waited, check_ends,
-    check_fences, defaults, link_between,
+    MemoryKind, Op, Outcome, Part, Passage, StorageId, StorageInfo, SubmitError, Waited,
+    check_ends, check_fences, defaults, link_between,
 };
 
 use crate::board::Board;
@@ -329,6 +329,7 @@ fn inventory() -> Inventory {
         alignment: 1,
         host_addressable: false,
         staging: false,
+        passage: Passage::default(),
     };
     let link = |src, dst, index| Link {
         id: LinkId {

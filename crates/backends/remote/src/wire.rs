@@ -22,5 +22,5 @@ pub use frame::{
     VERSION,
 };
 pub use message::{
-    Destination, Device, Inventory, Memory, Message, Network, Piece, Place, Reach, Use,
+    Destination, Device, Inventory, Memory, Message, Network, Piece, Place, Reach, Use, Way,
 };

@@ -6,7 +6,7 @@ mod native;
 use transload_hal::defaults::{LINK_DEPTH, link_cost};
 use transload_hal::{
     Access, Cost, Curve, DeviceInfo, EngineId, HOST_KINDS, HostReach, Inventory, Link, LinkClass,
-    LinkId, MemoryId, MemoryInfo, MemoryKind, host_links,
+    LinkId, MemoryId, MemoryInfo, MemoryKind, Passage, host_links,
 };
 
 #[cfg(browser)]
@@ -65,6 +65,7 @@ fn memories(gpu: &Gpu) -> Vec<MemoryInfo> {
         alignment: WORD,
         host_addressable: SLOTS.contains(kind),
         staging: SLOTS.contains(kind),
+        passage: Passage::default(),
     };
     own(gpu).iter().chain(&SLOTS).map(info).collect()
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     Access, BackendId, Cost, DeviceId, DeviceKind, EngineId, Inventory, Limits, Link, LinkClass,
-    LinkId, MemoryId, MemoryInfo, MemoryKind, Name, Topology, plan,
+    LinkId, MemoryId, MemoryInfo, MemoryKind, Name, Passage, Topology, plan,
 };
 
 const BACKEND: BackendId = BackendId(Name::constant("sim"));
@@ -43,6 +43,7 @@ fn plans() -> Arc<PlanSet> {
         alignment: 1,
         host_addressable: false,
         staging: false,
+        passage: Passage::default(),
     };
     let mut topology = Topology::new();
     let inventory = Inventory {

@@ -13,7 +13,7 @@ use super::{
 use crate::defaults::LINK_DEPTH;
 use crate::{
     Access, BackendId, Cost, Curve, DeviceId, DeviceInfo, EngineId, Inventory, Link, LinkId,
-    MemoryId, MemoryInfo, MemoryKind, ParseError, Piece, Topology,
+    MemoryId, MemoryInfo, MemoryKind, ParseError, Passage, Piece, Topology,
 };
 
 impl Machine {
@@ -238,6 +238,7 @@ fn add_memory(all: &mut Draft, device: DeviceId, entry: &MemoryEntry) -> Result<
             .host_addressable
             .unwrap_or(device.node.is_here() && !kind.is_file() && kind != MemoryKind::Device),
         staging: entry.staging.unwrap_or(kind == MemoryKind::Pinned),
+        passage: Passage::default(),
     });
     Ok(())
 }

@@ -231,8 +231,8 @@ impl Serving {
             total_bytes: memory.total_bytes,
             max_alloc_bytes: memory.max_alloc_bytes.min(self.limit_bytes),
             alignment: memory.alignment,
-            into: self.cost(STREAMS, memory.id),
-            out_of: self.cost(memory.id, STREAMS),
+            into: self.way(STREAMS, memory.id),
+            out_of: self.way(memory.id, STREAMS),
         });
         let has_offered = |device: &&transload_hal::DeviceInfo| {
             self.offered.iter().any(|of| of.device == device.id)
@@ -255,13 +255,19 @@ impl Serving {
         }
     }
 
-    /// Returns what a copy between two memories costs by this machine's plans, in straight pieces between a few sizes.
-    fn cost(&self, src: MemoryId, dst: MemoryId) -> Vec<wire::Piece> {
+    /// Returns what a copy between two memories costs by this machine's plans, in straight pieces between a few sizes, and
+    /// what the largest one passes.
+    fn way(&self, src: MemoryId, dst: MemoryId) -> wire::Way {
         // No copy of 0 bytes is planned, so none has a price.
         const SIZES: [u64; 5] = [1, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
-        let predicted = |bytes| {
+        let mut passes = Vec::new();
+        let mut predicted = |bytes| {
             let explained = self.manager.explain_places(src.into(), dst.into(), bytes);
-            explained.ok()?.chosen.predicted_ns
+            let chosen = explained.ok()?.chosen;
+            if let [_, between @ .., _] = &chosen.route[..] {
+                passes = between.iter().map(ToString::to_string).collect();
+            }
+            chosen.predicted_ns
         };
         let times: Vec<(u64, u64)> = { SIZES.into_iter() }
             .filter_map(|bytes| Some((bytes, predicted(bytes)?)))
@@ -277,7 +283,10 @@ impl Serving {
                 bytes_per_second: u64::try_from(rate).unwrap_or(u64::MAX),
             }
         });
-        pieces.collect()
+        wire::Way {
+            cost: pieces.collect(),
+            passes,
+        }
     }
 }
 

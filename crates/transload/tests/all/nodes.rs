@@ -2,6 +2,7 @@
 
 #![cfg(all(feature = "remote", not(any(loom, transload_local))))]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use transload::hal::{ErrorClass, External, ExternalKind, IpcHandle};
@@ -11,7 +12,11 @@ use transload::{
     AllocSpec, Buffer, Cancelled, Error, Request, ServeError, ServeOptions, Server, TransferManager,
 };
 
+use transload_testkit::sim::{HostSide, Sim};
+use transload_testkit::topology;
+
 use crate::dice::Dice;
+use crate::fixture::without_peers;
 
 mod evil;
 mod forward;
@@ -125,6 +130,43 @@ fn bytes_go_to_another_machine_and_come_back() {
     }
     drop(manager);
     served.wait_until_empty();
+}
+
+#[test]
+fn an_explanation_names_the_memories_within_the_other_machine() {
+    let machine = topology::from_str(&without_peers(1)).unwrap();
+    let sim = Sim::builder(&machine).host(HostSide::Real).build().unwrap();
+    let other = TransferManager::builder().host().backend(Arc::new(sim));
+    let other = other.build().unwrap();
+    let (key, client) = (
+        PrivateKey::generate().unwrap(),
+        PrivateKey::generate().unwrap(),
+    );
+    let public = key.public();
+    let mut options = ServeOptions::new(key, 1 << 30);
+    options.allow.push(client.public());
+    options.offer.push("sim:0".parse().unwrap());
+    let server = other.serve(options).unwrap();
+    let manager = manager();
+    let address = server.address().to_string();
+    manager
+        .connect_with(NODE, &address, &client, public, session_options())
+        .unwrap();
+    let (here, there) = ("cpu:0/pageable", "box2/sim:0/device");
+    let between = ["box2/net:0/device", "box2/cpu:0/pageable"];
+    let route = |src: &str, dst: &str| -> Vec<String> {
+        let explained =
+            manager.explain_places(src.parse().unwrap(), dst.parse().unwrap(), 64 << 20);
+        explained
+            .unwrap()
+            .chosen
+            .route
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    };
+    assert_eq!(route(here, there), [here, between[0], between[1], there]);
+    assert_eq!(route(there, here), [there, between[1], between[0], here]);
 }
 
 #[test]

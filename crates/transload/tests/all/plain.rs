@@ -13,7 +13,7 @@ use transload::hal::{
     SubmitError, Waited,
 };
 use transload::model::{
-    Access, Cost, Curve, DeviceInfo, EngineId, Link, LinkClass, LinkId, MemoryInfo,
+    Access, Cost, Curve, DeviceInfo, EngineId, Link, LinkClass, LinkId, MemoryInfo, Passage,
 };
 use transload::{AllocSpec, Backend, BackendId, Buffer, MemoryId, TransferManager};
 
@@ -265,6 +265,7 @@ unsafe impl Backend for Plain {
                 alignment: 1,
                 host_addressable: true,
                 staging: false,
+                passage: Passage::default(),
             }],
             links: vec![Link {
                 id: LinkId {

@@ -324,12 +324,21 @@ pub struct Memory {
     pub max_alloc_bytes: u64,
     /// Every allocation starts at a multiple of this, a power of two.
     pub alignment: u64,
-    /// What a copy from the network into it costs, by the server's plans.
+    /// A copy from the network into it.
+    pub into: Way,
+    /// A copy out of it to the network.
+    pub out_of: Way,
+}
+
+/// A copy within the server, between a memory and the network, by the server's plans.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Way {
+    /// What it costs.
     #[serde(deserialize_with = "sparing")]
-    pub into: Vec<Piece>,
-    /// What a copy out of it to the network costs.
+    pub cost: Vec<Piece>,
+    /// The memories that bytes of a large one pass between the two.
     #[serde(deserialize_with = "sparing")]
-    pub out_of: Vec<Piece>,
+    pub passes: Vec<String>,
 }
 
 /// One linear piece of a cost.

@@ -335,15 +335,18 @@ fn device(numbers: &mut Numbers) -> Device {
 }
 
 fn memory(numbers: &mut Numbers) -> Memory {
-    let mut pieces = || {
+    let mut way = || {
         let piece = |_| Piece {
             from_bytes: number(numbers),
             fixed_ns: number(numbers),
             bytes_per_second: number(numbers),
         };
-        (0..3).map(piece).collect()
+        Way {
+            cost: (0..3).map(piece).collect(),
+            passes: (0..2).map(|_| text(numbers)).collect(),
+        }
     };
-    let (into, out_of) = (pieces(), pieces());
+    let (into, out_of) = (way(), way());
     Memory {
         id: text(numbers),
         total_bytes: Some(number(numbers)).filter(|bytes| bytes % 2 == 0),

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::{
     Access, BackendId, Cost, Curve, DeviceId, DeviceKind, EngineId, Inventory, Link, LinkClass,
-    LinkId, MemoryId, MemoryInfo, MemoryKind, Name, Topology,
+    LinkId, MemoryId, MemoryInfo, MemoryKind, Name, Passage, Topology,
 };
 
 pub(super) const BACKEND: BackendId = BackendId(Name::constant("sim"));
@@ -58,6 +58,7 @@ impl Machine {
             alignment: 64,
             host_addressable: false,
             staging: n != 0 && n + 1 != count,
+            passage: Passage::default(),
         });
         Machine(Inventory {
             backend: BACKEND,

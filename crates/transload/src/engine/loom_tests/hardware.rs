@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use transload_core::{
     Access, Cost, Curve, DeviceId, DeviceInfo, EngineId, Inventory, Link, LinkClass, LinkId,
-    MemoryId, MemoryInfo, MemoryKind, StorageId,
+    MemoryId, MemoryInfo, MemoryKind, Passage, StorageId,
 };
 use transload_hal::{
     AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError, External,
@@ -112,6 +112,7 @@ unsafe impl Backend for Lazy {
                 alignment: 1,
                 host_addressable: true,
                 staging: false,
+                passage: Passage::default(),
             }],
             links: vec![Link {
                 id: LinkId {

@@ -118,13 +118,17 @@ fn offer(memories: u32) -> wire::Inventory {
         fixed_ns: 50_000,
         bytes_per_second: 1_000_000_000,
     };
+    let way = wire::Way {
+        cost: vec![piece],
+        passes: Vec::new(),
+    };
     let memory = |index| wire::Memory {
         id: format!("cuda:{index}/device"),
         total_bytes: None,
         max_alloc_bytes: 1 << 40,
         alignment: 64,
-        into: vec![piece],
-        out_of: vec![piece],
+        into: way.clone(),
+        out_of: way.clone(),
     };
     let device = |index| wire::Device {
         id: format!("cuda:{index}"),
