@@ -16,6 +16,7 @@ mod budget;
 mod callbacks;
 mod cancel;
 mod canceller;
+mod clients;
 mod common;
 mod conveniences;
 mod convert;
