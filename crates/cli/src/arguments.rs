@@ -388,7 +388,7 @@ other: --allow here, and there --node NAME=ADDRESS:PORT,PUBLIC_KEY. All that
 passes between the two is encrypted (TLS 1.3), and only machines with an allowed
 key can connect. They can allocate in the memories that are offered, up to the
 limit, and copy to and from what they allocated, and nothing else. Memory is
-freed when its owner disconnects, or is not heard of for 5 s.";
+freed when its owner disconnects, or is not heard of for 4 s.";
 
 const MEMORIES: &str = "\
 Memories:

@@ -110,7 +110,7 @@ pub struct Options {
     pub handshake: Duration,
     /// A side that has sent or received nothing for as long sends a `Ping`. 1 s.
     pub ping_after: Duration,
-    /// A session without a byte from the peer for as long is dead. 5 s.
+    /// A session without a byte from the peer for as long is dead. 4 s.
     pub silent_after: Duration,
     /// How long the end of a session may take: telling the peer, and waiting until it has read that. 1 s.
     pub close: Duration,
@@ -131,7 +131,7 @@ impl Default for Options {
             connect: Duration::from_secs(5),
             handshake: Duration::from_secs(5),
             ping_after: Duration::from_secs(1),
-            silent_after: Duration::from_secs(5),
+            silent_after: Duration::from_secs(4),
             close: Duration::from_secs(1),
             trusted_network: false,
             checksums: false,

@@ -23,7 +23,7 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    /// Trouble for half of the rounds. Sessions end after 5 s without a byte, so long trouble is rare.
+    /// Trouble for half of the rounds. Sessions end after 4 s without a byte, so long trouble is rare.
     pub(super) fn any(dice: &mut Dice) -> Option<Trouble> {
         let long = dice.below(16) == 0;
         let all = [
