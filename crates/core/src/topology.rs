@@ -1,6 +1,7 @@
 //! The machine as the planner sees it: devices, their memories, and the engines that move bytes.
 
 mod index;
+mod memory;
 
 use alloc::borrow::Cow;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,7 @@ use crate::{
     Correction, Curve, DeviceId, DeviceKind, MemoryId, Name, ParseError, PciAddress, Uuid, defaults,
 };
 use index::Index;
+pub use memory::{MemoryInfo, Passage};
 
 /// Names a backend: the code that drives one memory system. At most one backend of a name takes
 /// part in a topology.
@@ -89,37 +91,6 @@ pub struct DeviceInfo {
     pub pci: Option<PciAddress>,
     /// The NUMA node that it is attached to, where known.
     pub numa_node: Option<u32>,
-}
-
-/// A memory as its backend describes it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MemoryInfo {
-    /// Its name on this machine.
-    pub id: MemoryId,
-    /// The backend that allocates in it.
-    pub backend: BackendId,
-    /// Its size in bytes, where known.
-    pub total_bytes: Option<u64>,
-    /// The largest single allocation in bytes.
-    pub max_alloc_bytes: u64,
-    /// Every allocation starts at a multiple of this, a power of two.
-    pub alignment: u64,
-    /// Whether the host can load from and store to it through a pointer.
-    pub host_addressable: bool,
-    /// Whether the engine may lease staging slots in it.
-    pub staging: bool,
-    /// What bytes pass within its own machine.
-    pub passage: Passage,
-}
-
-/// The memories that bytes pass within another machine, between its network and one of its memories, in their order. Large
-/// copies pass them, for all that is known here; that machine plans each copy by itself. Empty for memory of this machine.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Passage {
-    /// On the way into the memory, from the network on.
-    pub into: Vec<MemoryId>,
-    /// On the way out of it, to the network.
-    pub out_of: Vec<MemoryId>,
 }
 
 /// The kind of connection of a link. Decides the default cost and chunk size where nothing was measured
