@@ -118,7 +118,7 @@ fn foreign(
     argument: &str,
     stream: Stream,
 ) -> PyResult<Taken> {
-    Ok(match buffers::is_buffer(object) && !is_elsewhere(object) {
+    Ok(match buffers::is_buffer(object) && !is_on_cuda(object) {
         true => match unspoken(object)? {
             Some((bytes, dtype)) => {
                 let (tensor, lease) = buffers::import(manager, &bytes, argument)?;
@@ -142,11 +142,11 @@ fn foreign(
     })
 }
 
-/// Whether the processors do not reach its memory. Arrays of JAX have the buffer protocol wherever they lie.
-fn is_elsewhere(object: &Bound<'_, PyAny>) -> bool {
+/// Whether it lies on a CUDA device. Arrays of JAX have the buffer protocol there, too, and refuse it.
+fn is_on_cuda(object: &Bound<'_, PyAny>) -> bool {
     let device = object.call_method0(intern!(object.py(), "__dlpack_device__"));
     let device = device.and_then(|device| device.extract::<(i64, i64)>());
-    device.is_ok_and(|(kind, _)| kind != i64::from(DLDevice::CPU))
+    device.is_ok_and(|(kind, _)| kind == i64::from(DLDevice::CUDA))
 }
 
 /// The tensor of torch that has the bytes as they mean: its views may be conjugated or negated without that their bytes are.

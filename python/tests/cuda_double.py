@@ -107,7 +107,7 @@ def test_cuda_array_interface_tells_the_memory():
 
 
 def test_arrays_of_a_device_that_have_the_buffer_protocol_are_taken_by_dlpack():
-    class Array(np.ndarray):  # as of JAX; its own bytes are others
+    class Array(np.ndarray):  # as of JAX, whose arrays refuse the protocol there; the bytes of this one are others
         def __dlpack_device__(self):
             return (capsules.CUDA, 0)
 

@@ -309,16 +309,20 @@ Environment:
                          an empty string to use none
   TRANSLOAD_CUDA_DRIVER  path of the library of CUDA's driver (default:
                          libcuda.so.1, on Windows nvcuda.dll)
+  TRANSLOAD_UCX          path of UCX's library, for --trusted-network (default:
+                         libucp.so.0 of the system or of the active Python
+                         environment)
 
 Exit codes:
   0    done
   2    usage: an argument that cannot be read, a file that cannot be opened or
        created, a topology that describes no machine, a profile that is damaged
        or of another machine
-  3    a device, a memory or a way between two memories that is not here
+  3    a device, a memory or a way between two memories that is not here, or a
+       machine that does not answer or refuses
   4    bytes differ
-  5    a failure while bytes moved: a device, memory that ran out, a file that
-       ended early, a disk that is full
+  5    a failure while bytes moved: a device or a machine that is gone, memory
+       that ran out, a file that ended early, a disk that is full
   130  stopped by SIGINT (Ctrl-C)
   143  stopped by SIGTERM";
 
@@ -387,8 +391,9 @@ On each machine `transload key FILE` makes a key. Give each the public key of th
 other: --allow here, and there --node NAME=ADDRESS:PORT,PUBLIC_KEY. All that
 passes between the two is encrypted (TLS 1.3), and only machines with an allowed
 key can connect. They can allocate in the memories that are offered, up to the
-limit, and copy to and from what they allocated, and nothing else. Memory is
-freed when its owner disconnects, or is not heard of for 4 s.";
+limit, copy to and from what they allocated, and have this machine send it on to
+others that allow its key. Memory is freed when its owner disconnects, or is not
+heard of for 4 s.";
 
 const MEMORIES: &str = "\
 Memories:
@@ -429,6 +434,7 @@ mod tests {
             MODELS,
             MEMORIES,
             PROFILES,
+            SERVING,
         ] {
             for line in text.lines() {
                 assert!(line.chars().count() <= 80, "{line:?}");

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use transload::{ByteRate, ByteSize, Hop, Nanoseconds, TransferManager};
+use transload::{ByteRate, ByteSize, Choice, Hop, Method, Nanoseconds, TransferManager};
 use transload_tensors::{LoadPlan, Loaded, Loader, Model, Reading, Save, Value};
 
 use crate::arguments::LoadOptions;
@@ -135,7 +135,8 @@ fn stage(machine: &Machine, hop: &Hop) -> json::Stage {
     let (src, dst) = (hop.src.into(), hop.dst.into());
     let alone = machine.manager.explain_places(src, dst, hop.bytes);
     let alone = { alone.ok() }.map(|alone| alone.chosen);
-    let measured = alone.filter(|alone| alone.measured && alone.route == [hop.src, hop.dst]);
+    let is_one_link = |alone: &Choice| alone.lanes.len() == 1 && alone.method != Method::HostStaged;
+    let measured = alone.filter(|alone| alone.measured && is_one_link(alone));
     let rate = |seconds: f64| hop.bytes as f64 / 1e9 / seconds.max(f64::MIN_POSITIVE);
     let seconds = hop.busy.as_secs_f64();
     json::Stage {

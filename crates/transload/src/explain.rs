@@ -18,7 +18,8 @@ use transload_core::{
 pub struct Choice {
     /// The method under which users see it.
     pub method: Method,
-    /// The memories that bytes would visit, over the first of the lanes.
+    /// The memories that bytes would visit, over the first of the lanes. Those within another machine are told by it: they
+    /// need not be places here.
     pub route: Vec<MemoryId>,
     /// The size of a chunk of the first lane in bytes; `None` for ways that have no plan.
     pub chunk_bytes: Option<u64>,
@@ -438,7 +439,8 @@ impl fmt::Display for Explanation {
                 }
             }
         }
-        write!(f, "\n\npredicted from {}", self.basis())
+        f.write_str("\n\npredicted from ")?;
+        self.write_basis(f)
     }
 }
 
@@ -451,30 +453,27 @@ impl Explanation {
         }
     }
 
-    /// Returns the costs that the predictions rest on.
-    fn basis(&self) -> String {
+    /// Writes the costs that the predictions rest on.
+    fn write_basis(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ways = core::iter::once(&self.chosen).chain(&self.rejected);
         let predicted = ways.filter(|way| way.predicted_ns.is_some());
         let (measured, default): (Vec<&Choice>, Vec<&Choice>) =
             predicted.partition(|way| way.measured);
         if measured.is_empty() {
             let mut ways = core::iter::once(&self.chosen).chain(&self.rejected);
-            return match ways.any(|way| way.corrected) {
-                true => "default costs, corrected by what transfers took".into(),
-                false => "default costs".into(),
-            };
+            return f.write_str(match ways.any(|way| way.corrected) {
+                true => "default costs, corrected by what transfers took",
+                false => "default costs",
+            });
         }
-        let listed: Vec<String> = default
-            .iter()
-            .map(|way| format!("\n  {}", Visits(&way.route)))
-            .collect();
-        match listed.is_empty() {
-            true => "measured costs".into(),
-            false => format!(
-                "measured costs, and from default costs over{}",
-                listed.concat()
-            ),
+        f.write_str("measured costs")?;
+        if !default.is_empty() {
+            f.write_str(", and from default costs over")?;
         }
+        default.iter().try_for_each(|way| {
+            f.write_str("\n  ")?;
+            wrapped(f, Visits(&way.route).steps(), 2, 4)
+        })
     }
 }
 

@@ -207,16 +207,19 @@ fn over_ucx(link: &Link) -> Link {
 /// Returns what bytes pass at the machine `at` between its network and a memory, its network included.
 fn passage(memory: &wire::Memory, at: Node) -> Result<Passage, String> {
     let passes = |way: &wire::Way| {
-        if way.passes.len() > MOST_PASSED {
-            let count = way.passes.len();
-            return Err(format!(
-                "{count} memories on the way are more than {MOST_PASSED}"
-            ));
+        let names = way.passes.split_ascii_whitespace();
+        let count = names.clone().take(MOST_PASSED + 1).count();
+        if count > MOST_PASSED {
+            return Err(format!("more than {MOST_PASSED} memories on the way"));
         }
-        let ids = way.passes.iter().map(|id| id.parse::<MemoryId>());
-        let ids = ids.map(|id| id.map(|id| id.device.at(at).memory(id.kind)));
-        ids.collect::<Result<Vec<_>, _>>()
-            .map_err(|error| error.to_string())
+        let ids = names.map(|name| {
+            let id: MemoryId = name.parse().map_err(|error| format!("{name}: {error}"))?;
+            match id.device.node.is_here() {
+                true => Ok(id.device.at(at).memory(id.kind)),
+                false => Err(format!("{name} belongs to a third machine")),
+            }
+        });
+        ids.collect::<Result<Vec<_>, String>>()
     };
     let (mut into, mut out_of) = (passes(&memory.into)?, passes(&memory.out_of)?);
     let network = STREAMS.device.at(at).memory(STREAMS.kind);

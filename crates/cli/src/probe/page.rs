@@ -327,6 +327,7 @@ impl<'a> Pairs<'a> {
             .flatten()
             .map(|(from, way)| {
                 let mut told = format!("from {}: {}", ByteSize(*from), way.method);
+                let is_staged = way.method == Method::HostStaged || way.lanes.len() > 1;
                 if let [_, over @ .., _] = &way.route[..]
                     && !over.is_empty()
                 {
@@ -336,7 +337,7 @@ impl<'a> Pairs<'a> {
                 if way.lanes.len() > 1 {
                     told += &format!(" in {} lanes", way.lanes.len());
                 }
-                if let Some(chunk) = way.chunk_bytes.filter(|_| way.route.len() > 2) {
+                if let Some(chunk) = way.chunk_bytes.filter(|_| is_staged) {
                     told += &format!(", chunks of {}", ByteSize(chunk));
                 }
                 told

@@ -260,12 +260,13 @@ impl Serving {
     fn way(&self, src: MemoryId, dst: MemoryId) -> wire::Way {
         // No copy of 0 bytes is planned, so none has a price.
         const SIZES: [u64; 5] = [1, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
-        let mut passes = Vec::new();
+        let mut passes = String::new();
         let mut predicted = |bytes| {
             let explained = self.manager.explain_places(src.into(), dst.into(), bytes);
             let chosen = explained.ok()?.chosen;
             if let [_, between @ .., _] = &chosen.route[..] {
-                passes = between.iter().map(ToString::to_string).collect();
+                let names: Vec<String> = between.iter().map(ToString::to_string).collect();
+                passes = names.join(" ");
             }
             chosen.predicted_ns
         };
@@ -318,8 +319,9 @@ impl TransferManager {
     /// Offers memories of this machine to other machines, until the server is dropped. Does not block.
     ///
     /// A machine that connects proves that it has a key of [`ServeOptions::allow`], as this one proves its own. All that
-    /// passes over the network is encrypted. It can allocate in the memories that are offered, up to the limit, and copy to
-    /// and from what it has allocated, and nothing else. Its memory is freed when its session ends.
+    /// passes over the network is encrypted, unless [`ServeOptions::session`] takes the network for trusted. It can allocate in the
+    /// memories that are offered, up to the limit, copy to and from what it has allocated, and have it copied to another machine
+    /// (not without [`ServeOptions::forward`]), and nothing else. Its memory is freed when its session ends.
     ///
     /// On Linux, a client of the same user and machine gets descriptors of what it allocates in `cpu:0/shared`, and maps them: it
     /// may read and write these bytes at any time, also while this machine copies them, and keeps them when its session has ended.

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use transload::model::Plan;
 use transload::{Method, Report, Request, StagingBudget, Transfer, TransferError};
 use transload_testkit::sim::{Completion, Rule, Script};
 
@@ -102,6 +103,11 @@ fn write(
         assert!(result.is_err() || fixture.bytes_of(dst) == wanted);
     }
     assert!(fixture.sim.violations().is_empty());
+    // The silent client's operation may still write to its slot.
+    let slot = { results.iter().flatten() }.filter_map(|report| report.plan());
+    let slot = slot.map(Plan::chunk_bytes).max();
+    fixture.manager.clear_cache();
+    assert!(budget.used_bytes() <= slot.unwrap_or(0), "{budget:?}");
     results
 }
 

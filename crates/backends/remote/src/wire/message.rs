@@ -336,9 +336,8 @@ pub struct Way {
     /// What it costs.
     #[serde(deserialize_with = "sparing")]
     pub cost: Vec<Piece>,
-    /// The memories that bytes of a large one pass between the two.
-    #[serde(deserialize_with = "sparing")]
-    pub passes: Vec<String>,
+    /// The memories that bytes of a large one pass between the two, with a space between each two names.
+    pub passes: String,
 }
 
 /// One linear piece of a cost.

@@ -343,7 +343,7 @@ fn memory(numbers: &mut Numbers) -> Memory {
         };
         Way {
             cost: (0..3).map(piece).collect(),
-            passes: (0..2).map(|_| text(numbers)).collect(),
+            passes: text(numbers),
         }
     };
     let (into, out_of) = (way(), way());

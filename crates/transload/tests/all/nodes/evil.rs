@@ -120,7 +120,7 @@ fn offer(memories: u32) -> wire::Inventory {
     };
     let way = wire::Way {
         cost: vec![piece],
-        passes: Vec::new(),
+        passes: String::new(),
     };
     let memory = |index| wire::Memory {
         id: format!("cuda:{index}/device"),
@@ -286,8 +286,19 @@ fn a_server_ends_while_a_node_keeps_a_copy_of_its_client() {
 
 #[test]
 fn a_node_that_offers_too_much_or_twice_the_same_is_refused() {
-    for (memories, reason) in [(3000, "3000 are more than 256"), (9, "it is listed twice")] {
-        let evil = evil(None, offer(memories), |_, _| {});
+    let passing = |passes: &str| {
+        let mut offer = offer(1);
+        offer.memories[0].out_of.passes = passes.into();
+        offer
+    };
+    for (offer, reason) in [
+        (offer(3000), "3000 are more than 256"),
+        (offer(9), "it is listed twice"),
+        (passing(&"cpu:0/pinned ".repeat(9)), "more than 8 memories"),
+        (passing("box3/cpu:0/pinned"), "belongs to a third machine"),
+        (passing("nowhere"), "nowhere: "),
+    ] {
+        let evil = evil(None, offer, |_, _| {});
         let error = evil.connect(&manager(), "box2").unwrap_err();
         assert_eq!(error.class(), ErrorClass::Unsupported, "{error}");
         assert!(error.to_string().contains(reason), "{error}");
