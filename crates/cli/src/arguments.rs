@@ -387,8 +387,8 @@ Pickled files (*.bin, *.pt) may run any code when they are read, so they are
 refused.";
 
 const SERVING: &str = "\
-On each machine `transload key FILE` makes a key. Give each the public key of the
-other: --allow here, and there --node NAME=ADDRESS:PORT,PUBLIC_KEY. All that
+On each machine `transload key FILE` makes a key. Give each the public key of
+the other: --allow here, and there --node NAME=ADDRESS:PORT,PUBLIC_KEY. All that
 passes between the two is encrypted (TLS 1.3), and only machines with an allowed
 key can connect. They can allocate in the memories that are offered, up to the
 limit, copy to and from what they allocated, and have this machine send it on to

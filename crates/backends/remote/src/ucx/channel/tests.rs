@@ -105,7 +105,7 @@ fn a_question_that_was_sent_is_no_sign_of_the_other_side() {
 fn a_side_that_answers_is_waited_for_and_a_silent_one_is_given_up() {
     let Some(mut both) = pair(false) else { return };
     let mut came = vec![0u8; 16];
-    let begun = Instant::now();
+    let (begun, silent) = (Instant::now(), both[0].limits.silent_after);
     // SAFETY: it lives until the event came.
     unsafe { both[0].start((1, 0), 2, HostSpan::of_mut(&mut came), false) }.unwrap();
     assert!(both[0].next_time().is_some());
@@ -117,9 +117,9 @@ fn a_side_that_answers_is_waited_for_and_a_silent_one_is_given_up() {
         }
         std::thread::yield_now();
     }
-    both[0].handle_time(both[0].heard + Duration::from_millis(4900));
+    both[0].handle_time(both[0].heard + silent - Duration::from_millis(100));
     assert_eq!(both[0].fault(), None);
-    both[0].handle_time(both[0].heard + Duration::from_millis(5001));
+    both[0].handle_time(both[0].heard + silent);
     assert!(
         both[0].fault().unwrap().contains("no sign"),
         "{:?}",
