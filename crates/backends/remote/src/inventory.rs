@@ -207,11 +207,7 @@ fn over_ucx(link: &Link) -> Link {
 /// Returns what bytes pass at the machine `at` between its network and a memory, its network included.
 fn passage(memory: &wire::Memory, at: Node) -> Result<Passage, String> {
     let passes = |way: &wire::Way| {
-        let names = way.passes.split_ascii_whitespace();
-        let count = names.clone().take(MOST_PASSED + 1).count();
-        if count > MOST_PASSED {
-            return Err(format!("more than {MOST_PASSED} memories on the way"));
-        }
+        let names = way.passes.split_ascii_whitespace().take(MOST_PASSED + 1);
         let ids = names.map(|name| {
             let id: MemoryId = name.parse().map_err(|error| format!("{name}: {error}"))?;
             match id.device.node.is_here() {
@@ -219,7 +215,12 @@ fn passage(memory: &wire::Memory, at: Node) -> Result<Passage, String> {
                 false => Err(format!("{name} belongs to a third machine")),
             }
         });
-        ids.collect::<Result<Vec<_>, String>>()
+        match ids.collect::<Result<Vec<_>, String>>()? {
+            ids if ids.len() > MOST_PASSED => {
+                Err(format!("more than {MOST_PASSED} memories on the way"))
+            }
+            ids => Ok(ids),
+        }
     };
     let (mut into, mut out_of) = (passes(&memory.into)?, passes(&memory.out_of)?);
     let network = STREAMS.device.at(at).memory(STREAMS.kind);

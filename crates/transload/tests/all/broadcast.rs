@@ -95,16 +95,7 @@ fn finish(
 
 fn broadcast(fixture: &Fixture, requests: &[Request]) -> Vec<Result<Report, TransferError>> {
     let batch = fixture.manager.broadcast(requests).unwrap();
-    while !batch.is_over() {
-        // Each event is seen when it comes, as where a thread listens.
-        let deadline = fixture.manager.turn();
-        match (fixture.sim.next_event(), deadline) {
-            (Some(event), Some(deadline)) if event <= deadline => drop(fixture.sim.step()),
-            (_, Some(deadline)) => fixture.sim.run_until(deadline),
-            (Some(_), None) => drop(fixture.sim.step()),
-            (None, None) => assert!(batch.is_over(), "nothing follows"),
-        }
-    }
+    fixture.run_until(|| batch.is_over());
     batch.wait()
 }
 

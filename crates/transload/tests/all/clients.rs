@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use transload::model::Plan;
-use transload::{Method, Report, Request, StagingBudget, Transfer, TransferError};
+use transload::{Method, Report, Request, StagingBudget, TransferError};
 use transload_testkit::sim::{Completion, Rule, Script};
 
 use crate::fixture::{Fixture, bytes};
@@ -85,16 +85,10 @@ fn write(
         })
         .collect();
     let mut open = transfers.iter().peekable();
-    while open.next_if(|transfer| transfer.is_over()).is_some() || open.peek().is_some() {
-        // Each event is seen when it comes, as where a thread listens.
-        let deadline = fixture.manager.turn();
-        match (fixture.sim.next_event(), deadline) {
-            (Some(event), Some(deadline)) if deadline < event => fixture.sim.run_until(deadline),
-            (Some(_), _) => drop(fixture.sim.step()),
-            (None, Some(deadline)) => fixture.sim.run_until(deadline),
-            (None, None) => assert!(transfers.iter().all(Transfer::is_over), "nothing follows"),
-        }
-    }
+    fixture.run_until(|| {
+        while open.next_if(|transfer| transfer.is_over()).is_some() {}
+        open.peek().is_none()
+    });
     let results: Vec<_> = transfers
         .into_iter()
         .map(|transfer| transfer.wait())

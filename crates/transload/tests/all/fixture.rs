@@ -79,6 +79,19 @@ impl Fixture {
         self.manager.allocate(place(at), spec).unwrap()
     }
 
+    /// Sees each event when it comes, as where a thread listens, until `is_over`.
+    pub(crate) fn run_until(&self, mut is_over: impl FnMut() -> bool) {
+        while !is_over() {
+            let deadline = self.manager.turn();
+            match (self.sim.next_event(), deadline) {
+                (Some(event), Some(deadline)) if event <= deadline => drop(self.sim.step()),
+                (_, Some(deadline)) => self.sim.run_until(deadline),
+                (Some(_), None) => drop(self.sim.step()),
+                (None, None) => assert!(is_over(), "nothing follows"),
+            }
+        }
+    }
+
     /// The bytes as the machine holds them, read around the engine.
     pub(crate) fn bytes_of(&self, buffer: &Buffer) -> Vec<u8> {
         let mut bytes = vec![0; buffer.len() as usize];

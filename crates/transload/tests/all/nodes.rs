@@ -55,7 +55,16 @@ fn serve(limit_bytes: u64) -> Served {
 }
 
 fn serve_as(key: PrivateKey, limit_bytes: u64, change: impl FnOnce(&mut ServeOptions)) -> Served {
-    let (manager, client) = (manager(), PrivateKey::generate().unwrap());
+    serve_from(manager(), key, limit_bytes, change)
+}
+
+fn serve_from(
+    manager: TransferManager,
+    key: PrivateKey,
+    limit_bytes: u64,
+    change: impl FnOnce(&mut ServeOptions),
+) -> Served {
+    let client = PrivateKey::generate().unwrap();
     let public = key.public();
     let mut options = ServeOptions::new(key, limit_bytes);
     options.allow.push(client.public());
@@ -137,21 +146,11 @@ fn an_explanation_names_the_memories_within_the_other_machine() {
     let machine = topology::from_str(&without_peers(1)).unwrap();
     let sim = Sim::builder(&machine).host(HostSide::Real).build().unwrap();
     let other = TransferManager::builder().host().backend(Arc::new(sim));
-    let other = other.build().unwrap();
-    let (key, client) = (
-        PrivateKey::generate().unwrap(),
-        PrivateKey::generate().unwrap(),
-    );
-    let public = key.public();
-    let mut options = ServeOptions::new(key, 1 << 30);
-    options.allow.push(client.public());
-    options.offer.push("sim:0".parse().unwrap());
-    let server = other.serve(options).unwrap();
-    let manager = manager();
-    let address = server.address().to_string();
-    manager
-        .connect_with(NODE, &address, &client, public, session_options())
-        .unwrap();
+    let (other, key) = (other.build().unwrap(), PrivateKey::generate().unwrap());
+    let served = serve_from(other, key, 1 << 30, |options| {
+        options.offer.push("sim:0".parse().unwrap());
+    });
+    let manager = served.connect();
     let (here, there) = ("cpu:0/pageable", "box2/sim:0/device");
     let between = ["box2/net:0/device", "box2/cpu:0/pageable"];
     let route = |src: &str, dst: &str| -> Vec<String> {
