@@ -54,7 +54,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     // Here the double is linked into the test's own program.
     let mut vulkan = runner::tests(&double.workspace)?;
     vulkan.args(["--tests", "--package", "transload-double-vulkan"]);
-    suites::drivers(session, true)?.tell(&mut vulkan);
+    suites::drivers(session)?.tell(&mut vulkan);
     let ran = session.run_tests(&mut verdict, &mut vulkan)?.ran();
     verdict.note += &format!(", Vulkan {ran} tests");
     Ok(verdict)

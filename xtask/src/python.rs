@@ -62,7 +62,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     tests.arg(package.root.join("tests/run.py"));
     // No profile of the machine, as for the tests of Rust.
     tests.env("TRANSLOAD_PROFILE", "");
-    suites::drivers(session, true)?.tell(&mut tests);
+    suites::drivers(session)?.tell(&mut tests);
     if doubles::must_be_usable().is_ok() {
         Double::cuda_driver(&session.workspace)?.build(Profile::Debug)?;
         // The tests find the double there, and start programs that use it.

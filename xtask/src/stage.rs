@@ -18,11 +18,11 @@ use crate::process::{self, Ending, Finished};
 use crate::workspace::Workspace;
 
 /// The runs that include a stage. Each stage also runs when it is named.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tier {
     /// Every run.
     Quick,
-    /// Runs with `--all`.
+    /// Runs with `--all`, and with `--rest`.
     All,
     /// Runs with `--full`.
     Full,
@@ -31,8 +31,6 @@ pub(crate) enum Tier {
 /// The shared state of the stages of one run.
 pub(crate) struct Session {
     pub(crate) workspace: Workspace,
-    /// The requested tier.
-    pub(crate) tier: Tier,
     pub(crate) installer: Installer,
     /// Tools that stages found, for the closing summary.
     pub(crate) found: Vec<String>,
@@ -44,10 +42,9 @@ pub(crate) struct Session {
 
 impl Session {
     /// The state before the first stage.
-    pub(crate) fn new(workspace: Workspace, tier: Tier) -> Self {
+    pub(crate) fn new(workspace: Workspace) -> Self {
         Self {
             workspace,
-            tier,
             installer: Installer::default(),
             found: Vec::new(),
             skipped: Vec::new(),
@@ -269,7 +266,7 @@ mod tests {
         let target = tempfile::tempdir().unwrap();
         let mut workspace = Workspace::load().unwrap();
         workspace.target = target.path().to_path_buf();
-        let mut session = Session::new(workspace, Tier::Quick);
+        let mut session = Session::new(workspace);
         let mut verdict = Verdict::passed();
         let mut run = |script: &str| {
             let mut shell = Command::new("sh");

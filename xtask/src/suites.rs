@@ -9,29 +9,28 @@ use crate::cargo::Package;
 use crate::doubles::{self, Double, Profile};
 use crate::install::or_absent;
 use crate::runner;
-use crate::stage::{Session, Tier, Verdict};
+use crate::stage::{Session, Verdict};
 use crate::vulkan::Drivers;
 
-/// Unit and integration tests of every package, with all features: over lavapipe, and with `--all` over both drivers.
+/// Unit and integration tests of every package, with all features.
 pub(crate) fn tests(session: &mut Session) -> Result<Verdict> {
-    let both = session.tier > Tier::Quick;
-    all_tests(session, both, &[])
+    all_tests(session, &[])
 }
 
 /// The same tests with many more cases for each property that keeps proptest's own number of cases.
 pub(crate) fn properties(session: &mut Session) -> Result<Verdict> {
     let more = [("PROPTEST_CASES", PROPERTY_CASES), ("EXPLORE", "full")];
-    let mut verdict = all_tests(session, true, &more)?;
+    let mut verdict = all_tests(session, &more)?;
     verdict.note = format!("{PROPERTY_CASES} cases per property");
     Ok(verdict)
 }
 
-fn all_tests(session: &mut Session, both: bool, variables: &[(&str, &str)]) -> Result<Verdict> {
+fn all_tests(session: &mut Session, variables: &[(&str, &str)]) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let mut tests = runner::tests(&session.workspace)?;
     tests.envs(variables.iter().copied());
     tests.args(["--workspace", "--all-features", "--tests"]);
-    drivers(session, both)?.tell(&mut tests);
+    drivers(session)?.tell(&mut tests);
     let packages = ["iproute2", "libucx0", "nftables"];
     if let Err(absent) = or_absent(session.installer.require(&packages))? {
         session.skip(absent.to_string());
@@ -40,10 +39,10 @@ fn all_tests(session: &mut Session, both: bool, variables: &[(&str, &str)]) -> R
     Ok(verdict)
 }
 
-/// Vulkan's drivers, one or both, told in the closing summary.
-pub(crate) fn drivers(session: &mut Session, both: bool) -> Result<Drivers> {
+/// Both of Vulkan's drivers, told in the closing summary.
+pub(crate) fn drivers(session: &mut Session) -> Result<Drivers> {
     let target = &session.workspace.target;
-    let drivers = Drivers::provide(&mut session.installer, target, both)?;
+    let drivers = Drivers::provide(&mut session.installer, target)?;
     for found in drivers.found() {
         session.found(found);
     }
@@ -59,7 +58,7 @@ pub(crate) fn doctests(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let mut cargo = session.workspace.task("test")?;
     cargo.args(["--doc", "--workspace", "--all-features", "--no-fail-fast"]);
-    drivers(session, session.tier > Tier::Quick)?.tell(&mut cargo);
+    drivers(session)?.tell(&mut cargo);
     if doubles::must_be_usable().is_ok() {
         let driver = Double::cuda_driver(&session.workspace)?.build(Profile::Debug)?;
         cargo.env("TRANSLOAD_CUDA_DRIVER", driver);

@@ -22,6 +22,9 @@ pub(crate) struct Options {
     /// Also the stages that build for other targets, install tools, or compare with what is published
     #[arg(long)]
     all: bool,
+    /// What `--all` adds to a run without options, alone: for after one
+    #[arg(long, conflicts_with_all = ["all", "full"])]
+    rest: bool,
     /// All that, and more cases per property, sentinels, a browser, a build of each package: hours
     #[arg(long)]
     full: bool,
@@ -36,9 +39,9 @@ pub(crate) struct Options {
 /// The changes that the run may make on the machine.
 pub(crate) const INSTALLS: &str = "\
 On Debian and its descendants, as root or with a sudo that asks for no password,
-the stage tests installs Mesa's software Vulkan driver with apt-get.
-With --all:
-  tests          takes SwiftShader out of Debian's chromium-common (32 MB)
+the stage tests installs Mesa's software Vulkan driver with apt-get, and takes
+SwiftShader out of Debian's chromium-common (32 MB).
+With --all or --rest:
   no_std, cross  install Debian's toolchain where rustup has no library for a
                  target (150 MB)
   sanitizers     install the same toolchain
@@ -167,10 +170,11 @@ pub(crate) fn run(workspace: Workspace, options: &Options) -> bool {
         print!("{}", table(["stage", "runs", "shows"], rows));
         return true;
     }
-    let (chosen, tier) = choose(options);
-    let mut session = Session::new(workspace, tier);
+    let mut session = Session::new(workspace);
     session.found = checks::machine();
-    let results = chosen.into_iter().map(|stage| run_one(stage, &mut session));
+    let results = choose(options)
+        .into_iter()
+        .map(|stage| run_one(stage, &mut session));
     let results: Vec<_> = results.collect();
     summarize(&mut session, &results)
 }
@@ -181,19 +185,16 @@ struct StageResult {
     elapsed: Duration,
 }
 
-/// The stages to run, and the tier that is asked for.
-fn choose(options: &Options) -> (Vec<Stage>, Tier) {
-    let tier = match (options.full, options.all) {
-        (true, _) => Tier::Full,
-        (_, true) => Tier::All,
-        _ => Tier::Quick,
-    };
-    let is_chosen = |stage: &Stage| match &options.only[..] {
-        [] => stage.row().0 <= tier,
-        only => only.contains(stage),
+/// The stages to run.
+fn choose(options: &Options) -> Vec<Stage> {
+    let is_chosen = |stage: &Stage| match (&options.only[..], stage.row().0) {
+        (only @ [_, ..], _) => only.contains(stage),
+        (_, Tier::Quick) => !options.rest,
+        (_, Tier::All) => options.all || options.rest || options.full,
+        (_, Tier::Full) => options.full,
     };
     let stages = Stage::value_variants().iter().copied();
-    (stages.filter(is_chosen).collect(), tier)
+    stages.filter(is_chosen).collect()
 }
 
 fn run_one(stage: Stage, session: &mut Session) -> StageResult {
@@ -340,7 +341,7 @@ mod tests {
     /// The names of the stages that a command line chooses.
     fn chosen(arguments: &[&str]) -> Result<Vec<String>, clap::Error> {
         let test = Test::try_parse_from([&["test"], arguments].concat())?;
-        let (stages, _) = choose(&test.options);
+        let stages = choose(&test.options);
         Ok(stages.iter().map(|stage| stage.told()[0].clone()).collect())
     }
 
@@ -397,6 +398,11 @@ mod tests {
         };
         assert!(has(&[], "tests") && !has(&[], "cross"));
         assert!(has(&["--all"], "cross") && !has(&["--all"], "sentinels"));
+        let mut parts = [chosen(&[]).unwrap(), chosen(&["--rest"]).unwrap()].concat();
+        let mut all = chosen(&["--all"]).unwrap();
+        parts.sort();
+        all.sort();
+        assert_eq!(parts, all);
         let full = chosen(&["--full"]).unwrap();
         assert_eq!(full.len(), Stage::value_variants().len());
         assert_eq!(chosen(&["--only", "sentinels"]).unwrap(), ["sentinels"]);

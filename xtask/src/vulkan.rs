@@ -22,20 +22,18 @@ pub(crate) struct Drivers {
 }
 
 impl Drivers {
-    /// Installs lavapipe, and fetches SwiftShader too if `both` are wanted, where they are missing and this run may
-    /// install. SwiftShader stays under `target` for the next run.
+    /// Installs lavapipe and fetches SwiftShader where they are missing and this run may install. SwiftShader stays under
+    /// `target` for the next run.
     ///
     /// # Errors
     /// When installing was tried and failed, or `target` cannot be written.
-    pub(crate) fn provide(installer: &mut Installer, target: &Path, both: bool) -> Result<Self> {
+    pub(crate) fn provide(installer: &mut Installer, target: &Path) -> Result<Self> {
         let mut drivers = Self::default();
         if let Some(variable) = chosen() {
             drivers.found.push(format!("Vulkan drivers of {variable}"));
             return Ok(drivers);
         }
-        if both {
-            drivers.add("SwiftShader", or_absent(swiftshader(installer, target))?);
-        }
+        drivers.add("SwiftShader", or_absent(swiftshader(installer, target))?);
         drivers.add("lavapipe", or_absent(lavapipe(installer))?);
         Ok(drivers)
     }

@@ -24,7 +24,7 @@ pub(super) fn find(program: &mut Program<'_>) -> Result<Vec<Adapter>> {
     }
     println!("\nThere is no GPU here; looking for adapters in software ...");
     let mut installer = Installer::default();
-    match Drivers::provide(&mut installer, &program.workspace.target, true) {
+    match Drivers::provide(&mut installer, &program.workspace.target) {
         Ok(drivers) => {
             for absent in drivers.absent() {
                 println!("No {absent}");
