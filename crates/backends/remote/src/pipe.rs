@@ -3,7 +3,7 @@
 mod incoming;
 mod outgoing;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -322,7 +322,8 @@ impl Pipe {
         if span.is_empty() {
             self.events.push_back(Event::Arrived { op, offset, len: 0 });
         } else {
-            self.incoming.expect(op, offset, span);
+            let len = span.len() as u64;
+            self.incoming.expect(op, offset, len, Some(span));
         }
     }
 
@@ -330,6 +331,13 @@ impl Pipe {
     /// [`Event::Arrived`] tells of the spans. For an operation that this side has stopped, until the peer's last data.
     pub fn discard(&mut self, op: u64) {
         self.incoming.discard(op);
+    }
+
+    /// Receives the first `len` bytes of an operation, which come unasked, without storing them.
+    pub fn ignore(&mut self, op: u64, len: u64) {
+        if len > 0 {
+            self.incoming.expect(op, 0, len, None);
+        }
     }
 
     /// As [`Pipe::discard`], of the span that begins at `offset` alone.

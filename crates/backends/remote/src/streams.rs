@@ -1,5 +1,7 @@
 //! The serving side: what sessions carry, as memory that the engine copies from and to.
 
+mod early;
+
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,6 +15,7 @@ use transload_hal::{
     check_ends, check_fences, defaults, link_between,
 };
 
+use self::early::Early;
 use crate::board::Board;
 use crate::inventory::DEPTH;
 use crate::wire::{Message, Network, ProtocolError};
@@ -78,13 +81,20 @@ enum Command {
 }
 
 /// A range of a stream that moves from or to memory of the host.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Piece {
     job: u64,
     op: u64,
     offset: u64,
     span: HostSpan,
     is_taken: bool,
+    network: Network,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct UnderWay {
+    job: u64,
+    len: u64,
     network: Network,
 }
 
@@ -127,6 +137,8 @@ impl Streams {
             feeds: Arc::clone(&self.feeds),
             feed,
             under_way: HashMap::new(),
+            early: HashMap::new(),
+            announced: None,
         }
     }
 }
@@ -169,8 +181,12 @@ pub struct Payload {
     board: Arc<Board>,
     feeds: Arc<Mutex<Feeds>>,
     feed: Arc<Feed>,
-    /// The submissions of ranges under way, by operation and offset.
-    under_way: HashMap<(u64, u64), (u64, Network)>,
+    /// The ranges under way, by operation and offset.
+    under_way: HashMap<(u64, u64), UnderWay>,
+    /// Writes whose bytes come unasked, by operation.
+    early: HashMap<u64, Early>,
+    /// The last one of them, until it is clear where its bytes go.
+    announced: Option<u64>,
 }
 
 impl Payload {
@@ -199,14 +215,21 @@ impl Payload {
             // One at a time: what an error leaves is still in the queue, which `close` empties.
             let command = self.feed.waiting().commands.pop_front();
             match command {
-                None => return Ok(()),
-                Some(Command::Move(piece)) => self.start(piece, pipe)?,
+                None => {
+                    self.keep(pipe);
+                    return Ok(());
+                }
+                Some(Command::Move(piece)) => {
+                    if let Some(piece) = self.want(piece, pipe) {
+                        self.start(piece, pipe)?;
+                    }
+                }
                 Some(Command::Stop(job)) => {
                     let of_it: Vec<(u64, u64)> = self
                         .under_way
                         .iter()
                         // A message over UCX that has begun is received, and then the range has moved.
-                        .filter(|(_, of)| **of == (job, Network::Tls))
+                        .filter(|(_, of)| of.job == job && of.network == Network::Tls)
                         .map(|(range, _)| *range)
                         .collect();
                     for range in of_it {
@@ -214,6 +237,11 @@ impl Payload {
                         pipe.discard_span(range.0, range.1);
                         self.under_way.remove(&range);
                         self.board.end(job, Outcome::Stopped { leading_bytes: 0 });
+                    }
+                    for early in self.early.values_mut() {
+                        for _ in early.wanted.extract_if(.., |piece| piece.job == job) {
+                            self.board.end(job, Outcome::Stopped { leading_bytes: 0 });
+                        }
                     }
                 }
             }
@@ -230,7 +258,8 @@ impl Payload {
             network,
         } = piece;
         let len = span.len() as u64;
-        self.under_way.insert((op, offset), (job, network));
+        self.under_way
+            .insert((op, offset), UnderWay { job, len, network });
         match (network, is_taken) {
             (Network::Tls, true) => {
                 // SAFETY: the submission keeps the operand valid until its fence settles, which is after the bytes were
@@ -261,6 +290,13 @@ impl Payload {
         }
     }
 
+    /// Returns whether all of an operation's `len_bytes` bytes are under way as one range, so that an event tells when they
+    /// have moved.
+    pub fn is_under_way(&self, op: u64, len_bytes: u64) -> bool {
+        let range = self.under_way.get(&(op, 0));
+        range.is_some_and(|range| range.len == len_bytes)
+    }
+
     /// Takes in that a range has moved, or has not. Returns the operation; `None` for other events.
     pub fn handle(&mut self, event: &Event) -> Option<u64> {
         let (op, offset, moved) = match event {
@@ -270,7 +306,10 @@ impl Payload {
             Event::Failed { op, offset, reason } => (*op, *offset, Err(reason)),
             Event::Message(_) => return None,
         };
-        if let Some((job, _)) = self.under_way.remove(&(op, offset)) {
+        if self.take_in(op) {
+            return Some(op);
+        }
+        if let Some(UnderWay { job, .. }) = self.under_way.remove(&(op, offset)) {
             let outcome = match moved {
                 Ok(len) => {
                     self.board.advance(job, len);
@@ -291,7 +330,9 @@ impl Payload {
             waiting.is_closed = true;
             std::mem::take(&mut waiting.commands)
         };
-        let jobs = self.under_way.drain().map(|(_, (job, _))| job);
+        let early = self.early.drain().flat_map(|(_, early)| early.wanted);
+        let jobs = self.under_way.drain().map(|(_, of)| of.job);
+        let jobs = jobs.chain(early.map(|piece| piece.job));
         let waiting = waiting.into_iter().filter_map(|command| match command {
             Command::Move(piece) => Some(piece.job),
             Command::Stop(_) => None,

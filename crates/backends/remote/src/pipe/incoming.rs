@@ -103,12 +103,12 @@ impl Incoming {
         }
     }
 
-    pub(super) fn expect(&mut self, op: u64, offset: u64, span: HostSpan) {
+    pub(super) fn expect(&mut self, op: u64, offset: u64, len: u64, span: Option<HostSpan>) {
         self.expected.entry(op).or_default().push(Part {
             offset,
-            len: span.len() as u64,
+            len,
             done: Vec::new(),
-            span: Some(span),
+            span,
         });
     }
 

@@ -257,7 +257,7 @@ fn no_input_makes_the_reader_panic_or_write_elsewhere() {
         let mut bytes = [0xAA; 64];
         let span = HostSpan::of_mut(&mut bytes).slice(16, 32).unwrap();
         let mut incoming = Incoming::new(numbers.below(2) == 0);
-        incoming.expect(3, 5, span);
+        incoming.expect(3, 5, span.len() as u64, Some(span));
         for _ in 0..numbers.below(4) {
             match numbers.below(3) {
                 0 => message(&mut numbers).encode(&mut plain).unwrap(),
@@ -291,7 +291,7 @@ fn no_input_makes_the_reader_panic_or_write_elsewhere() {
 }
 
 /// Returns two pipes between which TLS is established.
-fn pair() -> (Pipe, Pipe) {
+pub(crate) fn pair() -> (Pipe, Pipe) {
     let [client, node] = [(); 2].map(|()| PrivateKey::generate().unwrap());
     let mut ends = (
         Pipe::client(&client, node.public()).unwrap(),
@@ -308,7 +308,7 @@ fn pair() -> (Pipe, Pipe) {
 }
 
 /// Moves all output of one side to the other, and returns what happened there.
-fn shuttle(
+pub(crate) fn shuttle(
     from: &mut Pipe,
     to: &mut Pipe,
     mut alter: impl FnMut(&mut [u8]),

@@ -393,7 +393,7 @@ impl Guest {
                     let (lease, dst) = self.end(at, len, reservation, true)?;
                     Ok((stream, dst, vec![lease]))
                 });
-                self.start(id, ends, pipe)
+                self.start(id, ends, 0, pipe)
             }
             Message::Read {
                 id,
@@ -409,7 +409,7 @@ impl Guest {
                     let (lease, src) = self.end(at, len, reservation, false)?;
                     Ok((src, stream, vec![lease]))
                 });
-                self.start(id, ends, pipe)
+                self.start(id, ends, 0, pipe)
             }
             Message::Copy {
                 id,
@@ -438,7 +438,7 @@ impl Guest {
                         let (to, dst) = self.end(to, len, reservation, true)?;
                         Ok((src, dst, vec![from, to]))
                     });
-                self.start(id, ends, pipe)
+                self.start(id, ends, 0, pipe)
             }
             Message::Grant {
                 id,
@@ -466,7 +466,7 @@ impl Guest {
                 let stream = self.stream(id, (len, network), false, pipe);
                 let ends =
                     stream.and_then(|stream| self.write_granted(stream, &token, (offset, len)));
-                self.start(id, ends, pipe)
+                self.start(id, ends, 0, pipe)
             }
             Message::Stop { id } => {
                 if let Some(grant) = self.grants.get(&id) {
@@ -483,7 +483,7 @@ impl Guest {
                         transfer.canceller().cancel();
                         self.look(id, pipe)
                     }
-                    Some(Work::Connecting { .. } | Work::Arriving { .. }) => {
+                    Some(Work::Connecting { .. }) => {
                         self.end_operation(id, Outcome::Stopped { leading_bytes: 0 }, pipe)
                     }
                     None => {
@@ -504,7 +504,6 @@ impl Handler for Guest {
 
     fn handle(&mut self, event: Event, pipe: &mut Pipe) -> Result<(), ProtocolError> {
         if let Some(op) = self.payload.handle(&event) {
-            self.take_in(op, &event);
             return self.look(op, pipe);
         }
         if let Event::Message(message) = event {

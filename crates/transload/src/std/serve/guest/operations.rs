@@ -6,11 +6,11 @@ use std::string::ToString;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
-use transload_hal::{ErrorClass, Fault, HostSpan};
+use transload_hal::{ErrorClass, Fault};
 use transload_remote::wire::{
     self, EAGER_WINDOW, MOST_EAGER, Message, Network, Outcome, ProtocolError,
 };
-use transload_remote::{Event, GrantedBytes, Pipe, PublicKey, Remote, STREAMS, misplaced};
+use transload_remote::{GrantedBytes, Pipe, PublicKey, Remote, STREAMS, misplaced};
 
 use super::super::grant::Write;
 use super::super::order::Place;
@@ -26,11 +26,18 @@ pub(super) struct Running {
     node: Option<String>,
     /// The peer has stopped it.
     pub(super) is_stopped: bool,
+    len_bytes: u64,
     eager_bytes: u64,
     held: Vec<Held>,
 }
 
 impl Running {
+    /// Returns whether nothing has it stopped before its bytes have moved.
+    fn is_left_alone(&self) -> bool {
+        let is_granted = |held: &Held| matches!(held, Held::Granted(_));
+        !self.is_stopped && !self.held.iter().any(is_granted)
+    }
+
     /// Returns whether a write by a grant, which was stopped, was stopped by the session that granted.
     fn is_cut_off(&self) -> bool {
         !self.is_stopped
@@ -47,11 +54,6 @@ pub(super) enum Work {
         src: Region,
         bytes: GrantedBytes,
         found: Arc<OnceLock<Found>>,
-    },
-    /// The bytes of the source come.
-    Arriving {
-        src: Region,
-        dst: Region,
     },
     Moving(Transfer),
 }
@@ -107,6 +109,7 @@ impl Guest {
             waker: self.waker(id),
             node: Some(address),
             is_stopped: false,
+            len_bytes: bytes.len_bytes,
             eager_bytes: 0,
             held: vec![held],
         })
@@ -136,14 +139,16 @@ impl Guest {
         Ok((&buffer).into())
     }
 
-    /// Starts an operation of the peer's.
+    /// Starts an operation of the peer's, of whose bytes `eager_bytes` come unasked.
     pub(super) fn start(
         &mut self,
         id: u64,
         ends: Result<(Region, Region, Vec<Held>), Fault>,
+        eager_bytes: u64,
         pipe: &mut Pipe,
     ) -> Result<(), ProtocolError> {
         let running = ends.map(|(src, dst, held)| {
+            let len_bytes = src.shape().payload_bytes();
             let transfer = self.serving.manager.submit(&Request::new(src, dst));
             for held in &held {
                 if let Held::Granted(write) = held {
@@ -155,14 +160,15 @@ impl Guest {
                 waker: self.waker(id),
                 node: None,
                 is_stopped: false,
-                eager_bytes: 0,
+                len_bytes,
+                eager_bytes,
                 held,
             }
         });
         self.run(id, running, pipe)
     }
 
-    /// Starts a write whose bytes follow at once. They are kept until they are copied.
+    /// Starts a write whose bytes follow at once.
     pub(super) fn start_eager(
         &mut self,
         id: u64,
@@ -176,52 +182,24 @@ impl Guest {
             let told = format!("{len} bytes follow a write, and {held} are held: too many");
             return Err(misplaced(told));
         }
-        let mut bytes = vec![0; len as usize];
-        // SAFETY: the operation keeps the bytes until they have arrived. The pipe writes them in later calls on this thread,
-        // before which it is told to let go of them if there is no operation.
-        unsafe { pipe.expect(id, 0, HostSpan::of_mut(&mut bytes)) };
-        let begun = match self.operations.len() >= MOST_OPERATIONS {
+        self.payload.announce(id, len);
+        let ends = match self.operations.len() >= MOST_OPERATIONS {
             true => {
                 let message = format!("{MOST_OPERATIONS} operations of the session are under way");
                 Err(Fault::new(ErrorClass::Exhausted, message))
             }
             false => self
-                .end(at, len, reservation, true)
-                .and_then(|(held, dst)| {
-                    let src = self.serving.manager.adopt(bytes);
-                    let src = src.map_err(|error| Fault::new(class(&error), error.to_string()))?;
-                    Ok((held, (&src).into(), dst))
+                .stream(id, (len, network), false, pipe)
+                .and_then(|stream| {
+                    let (held, dst) = self.end(at, len, reservation, true)?;
+                    Ok((stream, dst, vec![held]))
                 }),
         };
-        let (held, src, dst) = match begun {
-            Ok(begun) => begun,
-            Err(fault) => {
-                pipe.discard(id);
-                return pipe.send(&refused(id, fault));
-            }
-        };
-        let running = Running {
-            work: Work::Arriving { src, dst },
-            waker: self.waker(id),
-            node: None,
-            is_stopped: false,
-            eager_bytes: len,
-            held: vec![held],
-        };
-        self.eager_bytes += len;
-        self.operations.insert(id, running);
-        Ok(())
-    }
-
-    /// Has the bytes copied that came at once, if they have all arrived.
-    pub(super) fn take_in(&mut self, id: u64, event: &Event) {
-        let Some(running) = self.operations.get_mut(&id) else {
-            return;
-        };
-        if let (Event::Arrived { .. }, Work::Arriving { src, dst }) = (event, &running.work) {
-            let copy = Request::new(src.clone(), dst.clone());
-            running.work = Work::Moving(self.serving.manager.submit(&copy));
+        match ends {
+            Ok(_) => self.eager_bytes += len,
+            Err(_) => self.payload.forget(id, pipe),
         }
+        self.start(id, ends, len, pipe)
     }
 
     pub(super) fn run(
@@ -235,6 +213,8 @@ impl Guest {
             Err(fault) => return pipe.send(&refused(id, fault)),
         };
         self.operations.insert(id, running);
+        // What the engine has asked for on this thread.
+        self.payload.woken(pipe)?;
         self.look(id, pipe)
     }
 
@@ -259,6 +239,10 @@ impl Guest {
                 }
                 Err(fault) => return self.end_operation(id, Outcome::Failed(fault.into()), pipe),
             }
+        }
+        if running.is_left_alone() && self.payload.is_under_way(id, running.len_bytes) {
+            // An event will tell. A look would have another thread listen meanwhile.
+            return Ok(());
         }
         let Work::Moving(transfer) = &mut running.work else {
             return Ok(());
@@ -297,6 +281,7 @@ impl Guest {
         pipe.cancel(id);
         // What was asked for and has not come. The peer sends it, or tells that it does not.
         pipe.discard(id);
+        self.payload.forget(id, pipe);
         let running = self.operations.remove(&id);
         self.eager_bytes -= running.as_ref().map_or(0, |running| running.eager_bytes);
         for held in running.into_iter().flat_map(|running| running.held) {
