@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt::Write;
 
+use transload::model::Route;
 use transload::{AllocSpec, Buffer, ByteRate, ByteSize, Error, Nanoseconds, Report, Request};
 
 use crate::arguments::CopyOptions;
@@ -317,12 +318,23 @@ impl Hop {
         (seconds > 0.0).then(|| self.report.bytes() as f64 / seconds)
     }
 
+    /// The routes that carried the payload at the same time.
+    fn lanes(&self) -> impl Iterator<Item = json::HopLane> {
+        let lanes = self.report.plan().map_or(&[][..], |plan| &plan.lanes);
+        let total: f64 = lanes.iter().map(|lane| f64::from(lane.share)).sum();
+        lanes.iter().map(move |lane| json::HopLane {
+            route: names(lane.route.iter().flat_map(Route::memories)),
+            share: f64::from(lane.share) / total,
+        })
+    }
+
     fn document(self) -> json::Hop {
         json::Hop {
             src: self.src.to_string(),
             dst: self.dst.to_string(),
             method: self.report.method().to_string(),
             route: names(self.report.route()),
+            lanes: self.lanes().collect(),
             seconds: seconds(self.times.copy_ns),
             check_seconds: self.times.check_ns.map(seconds),
             gb_per_s: self.bytes_per_second().map(|rate| rate / 1e9),
@@ -404,18 +416,26 @@ impl Columns {
         if hop.is_simulated() {
             notes.push(self.style.yellow("simulated"));
         }
-        let route: Vec<String> = names(hop.report.route());
-        if let [_, via @ .., _] = &route[..]
-            && !via.is_empty()
-        {
-            notes.push(self.style.dim(&format!("via {}", via.join(", "))));
+        let lanes: Vec<json::HopLane> = hop.lanes().collect();
+        for lane in &lanes {
+            let via = match &lane.route[..] {
+                [_, via @ .., _] if !via.is_empty() => format!("via {}", via.join(", ")),
+                _ if lanes.len() > 1 => "direct".into(),
+                _ => continue,
+            };
+            let share = match lanes.len() {
+                1 => String::new(),
+                _ => format!("{:.1} % ", lane.share * 100.0),
+            };
+            notes.push(self.style.dim(&(share + &via)));
         }
         // Writing to a string cannot fail.
         if !notes.is_empty() {
-            let _ = write!(row, "\n     {}", notes.join(", "));
+            let _ = write!(row, "\n     {}", notes.join("; "));
         }
         for tried in hop.report.fallbacks() {
-            let _ = write!(row, "\n     after {} failed: {}", tried.plan, tried.fault);
+            let (plan, fault) = (&tried.plan, &tried.fault);
+            let _ = write!(row, "\n     after {plan} failed:\n       {fault}");
         }
         row
     }

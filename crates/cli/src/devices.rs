@@ -52,9 +52,14 @@ fn absent(machine: &Machine) -> impl Iterator<Item = json::Absent> {
         let backend = kind.to_string();
         Some(json::Absent { backend, reason })
     });
-    let nodes = machine.lacks.iter().map(|lack| json::Absent {
-        backend: lack.name.to_string(),
-        reason: lack.error.to_string(),
+    let nodes = machine.lacks.iter().map(|lack| {
+        let backend = lack.name.to_string();
+        let reason = lack.error.to_string();
+        let reason = reason
+            .strip_prefix(&format!("{backend}: "))
+            .map(str::to_owned)
+            .unwrap_or(reason);
+        json::Absent { backend, reason }
     });
     kinds.chain(nodes)
 }

@@ -46,8 +46,15 @@ pub(crate) fn run(
     explanation.simulated |= options.topology.is_some();
     let sizes = machine.manager.explain_sizes(src, dst);
     let sizes = sizes.map_err(transload::Error::from)?;
+    let mut ways = std::iter::once(&explanation.chosen).chain(&explanation.rejected);
     let hint = match (machine.costs.path(), options.topology.is_some()) {
-        (Some(path), _) => format!("measured costs: {}", path.display()),
+        (Some(path), _) if ways.any(|way| way.measured) => {
+            format!("measured costs: {}", path.display())
+        }
+        (Some(path), _) => format!(
+            "{} has no costs of these links: `transload probe` measures them",
+            path.display()
+        ),
         (None, true) => "default costs: those of the description".into(),
         (None, false) => "`transload probe` measures the costs of this machine".into(),
     };

@@ -103,6 +103,9 @@ pub(crate) enum Failure {
     /// Two machines of one name.
     #[error("two machines are named {name}")]
     Twins { name: String },
+    /// A place at a machine that is not given.
+    #[error("there is no machine {name} here; {}", Given(name, given))]
+    NoNode { name: String, given: Vec<String> },
     /// A machine, and no key to connect with.
     #[error(
         "other machines want a key: make one with `transload key FILE`, and name it with --key FILE, or as key = \"FILE\" in the file of --nodes"
@@ -231,7 +234,7 @@ impl Failure {
             // the user of `copy` names a file and no size.
             Failure::Library(transload::Error::Alloc(AllocError::TooLarge { .. })) => Kind::Device,
             Failure::Library(error) => by_class(error.class()),
-            Failure::NotSimulated { .. } => Kind::Missing,
+            Failure::NotSimulated { .. } | Failure::NoNode { .. } => Kind::Missing,
             Failure::Hop { source, .. } => match &**source {
                 TransferError::Differs { .. } => Kind::Differs,
                 // The transfer was accepted, so it failed while bytes moved: a file that another
@@ -327,6 +330,23 @@ impl fmt::Display for Inside<'_> {
 /// An example of a file in a directory.
 fn inside(directory: &Path) -> String {
     directory.join("FILE").display().to_string()
+}
+
+/// What to do about a machine that was not given, and those that were.
+struct Given<'a>(&'a str, &'a [String]);
+
+impl fmt::Display for Given<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            [] => f.write_str("there are none: add ")?,
+            given => write!(f, "there are: {}; add ", given.join(", "))?,
+        }
+        write!(
+            f,
+            "--node {}=ADDRESS:PORT,PUBLIC_KEY, or --nodes FILE",
+            self.0
+        )
+    }
 }
 
 /// The message of the argument parser, without the usage.

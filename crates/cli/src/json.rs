@@ -75,6 +75,7 @@ pub(crate) struct Hop {
     pub(crate) dst: String,
     pub(crate) method: String,
     pub(crate) route: Vec<String>,
+    pub(crate) lanes: Vec<HopLane>,
     pub(crate) seconds: f64,
     pub(crate) check_seconds: Option<f64>,
     pub(crate) gb_per_s: Option<f64>,
@@ -82,6 +83,12 @@ pub(crate) struct Hop {
     /// Only where a topology file takes part, or a stand-in for a driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) simulated: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct HopLane {
+    pub(crate) route: Vec<String>,
+    pub(crate) share: f64,
 }
 
 #[derive(Debug, Serialize)]

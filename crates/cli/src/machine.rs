@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use transload::model::Name;
 use transload::{
     Backend, Builder, DeviceKind, DeviceName, Place, PlaceError, Report, TransferManager,
 };
@@ -33,6 +34,8 @@ pub(crate) struct Machine {
     pub(crate) lacks: Vec<Lack>,
     /// What carries the bytes to others.
     networks: Vec<String>,
+    /// The names of other machines that the user gave.
+    given: Vec<String>,
     sim: Option<Sim>,
     /// Whether the machine exists only as a description.
     is_described: bool,
@@ -98,6 +101,7 @@ impl Machine {
             costs,
             lacks,
             networks,
+            given: asked.nodes.given().to_vec(),
             sim,
             is_described: false,
         })
@@ -142,6 +146,7 @@ impl Machine {
             costs,
             lacks: Vec::new(),
             networks: Vec::new(),
+            given: Vec::new(),
             sim: Some(sim),
             is_described: true,
         })
@@ -179,6 +184,21 @@ impl Machine {
             } if id.kind == DeviceKind::SIM && self.sim.is_none() => {
                 return Failure::NotSimulated { source };
             }
+            PlaceError::UnknownDevice {
+                device: DeviceName::Id(id),
+                ..
+            } if !self.is_described
+                && (id.node.name()).is_some_and(|name| !self.has_been_given(name)) =>
+            {
+                return Failure::NoNode {
+                    name: id
+                        .node
+                        .name()
+                        .map(|name| name.to_string())
+                        .unwrap_or_default(),
+                    given: self.given.clone(),
+                };
+            }
             // A machine on paper lacks what it does not describe, whatever this one has.
             PlaceError::UnknownDevice { reason, .. } | PlaceError::UnknownMemory { reason, .. }
                 if self.is_described =>
@@ -188,6 +208,10 @@ impl Machine {
             _ => {}
         }
         Failure::Library(source.into())
+    }
+
+    fn has_been_given(&self, name: Name) -> bool {
+        self.given.iter().any(|given| given == name.as_str())
     }
 
     /// The time by the simulated machine's clock, which moves by what simulated engines do alone.

@@ -46,9 +46,9 @@ impl FromStr for NodeSpec {
         };
         let (name, rest) = (text.split_once('=')).ok_or_else(|| error(&"there is no ="))?;
         let (address, key) = (rest.rsplit_once(',')).ok_or_else(|| error(&"there is no key"))?;
-        let port = address.rsplit_once(':').map(|(_, port)| port.parse());
-        if !matches!(port, Some(Ok::<u16, _>(_))) {
-            return Err(error(&"there is no port"));
+        let (_, port) = (address.rsplit_once(':')).ok_or_else(|| error(&"there is no port"))?;
+        if !matches!(port.parse(), Ok::<u16, _>(1..)) {
+            return Err(error(&format_args!("{port:?} is no port: 1 to 65535")));
         }
         Ok(NodeSpec {
             name: name.parse().map_err(|wrong| error(&wrong))?,
@@ -85,6 +85,8 @@ struct NodeEntry {
 pub(crate) struct Nodes {
     key: Option<PathBuf>,
     all: Vec<NodeSpec>,
+    /// The names of all that were given, also those that the command does not need.
+    given: Vec<String>,
     /// UCX may carry bytes, with checksums.
     trusted_network: bool,
     checksums: bool,
@@ -108,6 +110,7 @@ impl Nodes {
         let mut nodes = Nodes {
             key: arguments.key.clone(),
             all: arguments.node.clone(),
+            given: Vec::new(),
             trusted_network: arguments.trusted_network,
             checksums: arguments.checksums,
             may_lack: matches!(arguments.command, Command::Devices(_)),
@@ -125,6 +128,7 @@ impl Nodes {
                 name: twins[0].name.to_string(),
             });
         }
+        nodes.given = nodes.all.iter().map(|node| node.name.to_string()).collect();
         if let Some(places) = arguments.command.places() {
             let named = |node: &NodeSpec| places.iter().any(|place| node.has(*place));
             nodes.all.retain(named);
@@ -153,6 +157,11 @@ impl Nodes {
             });
         }
         Ok(())
+    }
+
+    /// The names of those that were given.
+    pub(crate) fn given(&self) -> &[String] {
+        &self.given
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -282,13 +291,26 @@ pub(crate) fn serve(
     asked: Asked<'_>,
     output: &mut Output,
 ) -> Result<(), Failure> {
+    if options.limit.0 == 0 {
+        let message = "--limit 0 lets no machine allocate anything: name a size, as in 1GiB";
+        return Err(Failure::Arguments(message.into()));
+    }
     let mut serve = transload::ServeOptions::new(asked.nodes.private_key()?, options.limit.0);
     serve.listen = resolve(&options.listen)?;
     serve.allow.clone_from(&options.allow);
     serve.offer.clone_from(&options.offer);
     serve.session = asked.nodes.options();
+    let trusted = serve.session.trusted_network;
     let machine = Machine::here(None, asked)?;
     machine.note(output);
+    if trusted {
+        output.note(&match transload::remote::ucx_version() {
+            Ok(version) => format!(
+                "UCX {version} carries large copies, unencrypted, of clients that trust the network too"
+            ),
+            Err(reason) => format!("{reason}; TLS carries all bytes"),
+        });
+    }
     let server = machine.manager.serve(serve)?;
     let address = server.address();
     let text = match output.is_json() {

@@ -103,6 +103,9 @@ pub(crate) fn run(
         ControlFlow::Continue(())
     });
     bar.finish_and_clear();
+    if found.profile.links().is_empty() {
+        place = Err("no link was measured to the end in the time".into());
+    }
     let saved = place.as_ref().map_or(Ok(()), |path| {
         // While this is held, no signal ends the program.
         let _whole = interrupt::unfinished();

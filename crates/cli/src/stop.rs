@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use transload::model::ParseError;
+use transload::model::{Name, ParseError};
 use transload::{DeviceId, DeviceKind, DeviceName, MemoryKind, Place};
 
 /// A memory on the way: `cpu:0`, `cpu:0/shared`, `sim:1`; or a file, `cpu:0/file:PATH`.
@@ -68,7 +68,7 @@ pub(crate) fn stops(words: &[Word]) -> Result<(Vec<Stop>, Vec<Stop>), StopError>
 pub(crate) enum StopError {
     #[error(transparent)]
     Place(#[from] ParseError),
-    #[error("{text:?} is no device or memory; a file is cpu:0/file:{text}")]
+    #[error("{text:?} is no device or memory; a file is cpu:0/file:{text}{}", AtNode(.text))]
     BarePath { text: String },
     #[error("{text:?} is not a stop: only cpu:0 has files, so write cpu:0/file:PATH")]
     FileElsewhere { text: String },
@@ -78,6 +78,18 @@ pub(crate) enum StopError {
     LooseAnd,
     #[error("stops joined by + are the last ones: bytes go on from one stop alone")]
     AfterAnd,
+}
+
+/// How memory of a machine is named, where the text may have been meant as one.
+struct AtNode<'a>(&'a str);
+
+impl fmt::Display for AtNode<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Name::new(self.0) {
+            Some(name) => write!(f, ", and memory of another machine {name}/cpu:0"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Stop {

@@ -147,6 +147,7 @@ fn a_file_moves_through_heap_and_shared_memory_into_a_file() {
                     "dst",
                     "fallbacks",
                     "gb_per_s",
+                    "lanes",
                     "method",
                     "route",
                     "seconds",
@@ -285,6 +286,32 @@ fn simulated_hops_take_the_time_of_the_model() {
         "{out}"
     );
     assert!(out.contains("modelled"), "{out}");
+}
+
+#[test]
+fn a_hop_over_several_routes_at_once_names_them_all() {
+    let folder = Folder::new("lanes");
+    folder.file("model", 64 << 20);
+    // As fast as the way through the host.
+    let link = "\n[[link]]\nsrc = \"sim:0/device\"\ndst = \"sim:1/device\"\naccess = \"peer\"\nengine = \"sim:0#2\"\n\
+         class = \"fabric\"\nlatency_ns = 6_000\nbytes_per_second = 20_000_000_000\n";
+    let machine = fs::read_to_string(topology("workstation.toml")).unwrap() + link;
+    fs::write(folder.path("two.toml"), machine).unwrap();
+    let copy = ["copy", "model", "sim:0", "sim:1", "--topology", "two.toml"];
+    let run = folder.json(&copy);
+    let lanes = run["hops"][1]["lanes"].as_array().unwrap();
+    let shares = lanes.iter().map(|lane| lane["share"].as_f64().unwrap());
+    assert_eq!((lanes.len(), shares.sum::<f64>()), (2, 1.0));
+    let ends = json!(["sim:0/device", "sim:1/device"]);
+    for lane in lanes {
+        let route = lane["route"].as_array().unwrap();
+        assert_eq!(json!([route.first(), route.last()]), ends);
+    }
+    let out = folder.run(&copy).stdout();
+    assert!(
+        out.contains(" % direct; ") && out.contains(" % via "),
+        "{out}"
+    );
 }
 
 #[test]

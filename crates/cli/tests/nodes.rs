@@ -262,8 +262,27 @@ fn machines_that_cannot_be_meant_are_refused() {
     let key = folder.run(&["key", "key"]).stdout();
     let [one, port, twin] = ["box2=127.0.0.1:1", "box2=127.0.0.1", "box2=127.0.0.1:2"]
         .map(|node| format!("{node},{}", key.trim()));
-    let all: [(&[&str], &[&str]); 6] = [
+    let far = format!("box2=127.0.0.1:99999,{}", key.trim());
+    folder.file("model", 10);
+    let all: [(&[&str], &[&str]); 9] = [
         (&["devices", "--node", &port, "--key", "key"], &["no port"]),
+        (&["devices", "--node", &far, "--key", "key"], &["\"99999\""]),
+        (
+            &["copy", "model", "a-name-of-20-letters/cpu:0"],
+            &["a-name-of-20-letters", "15 characters"],
+        ),
+        (
+            &[
+                "serve",
+                "--key",
+                "key",
+                "--allow",
+                key.trim(),
+                "--limit",
+                "0",
+            ],
+            &["--limit 0"],
+        ),
         (&["devices", "--node", &one], &["--key"]),
         (
             &["devices", "--node", &one, "--node", &twin, "--key", "key"],
@@ -276,4 +295,15 @@ fn machines_that_cannot_be_meant_are_refused() {
     for (arguments, words) in all {
         support::refused(&folder, arguments, 2, words);
     }
+    let elsewhere = [
+        "copy",
+        "model",
+        "box3/cpu:0",
+        "--node",
+        &one,
+        "--key",
+        "key",
+    ];
+    let words = ["no machine box3", "there are: box2", "--node box3="];
+    support::refused(&folder, &elsewhere, 3, &words);
 }

@@ -412,10 +412,10 @@ impl FromStr for Place {
         let (device, memory) = match text.rsplit_once('/') {
             Some((node, device))
                 if !node.contains(['/', ':'])
-                    && Name::new(node).is_some()
                     && device.parse::<MemoryKind>().is_err()
                     && device.parse::<DeviceId>().is_ok() =>
             {
+                let _: Name = node.parse()?;
                 (text, None)
             }
             Some((device, kind)) => (device, Some(kind.parse()?)),

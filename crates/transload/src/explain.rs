@@ -1,5 +1,6 @@
 //! Explains which way a transfer would go.
 
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -8,8 +9,8 @@ use core::fmt;
 
 use transload_core::flight::{Load, predict};
 use transload_core::{
-    ByteSize, Correction, LinkClass, LinkId, MemoryId, Method, Nanoseconds, Plan, PlanKey, PlanSet,
-    Reason, Route, Topology,
+    ByteSize, Correction, LinkClass, LinkId, MemoryId, Method, Name, Nanoseconds, Plan, PlanKey,
+    PlanSet, Reason, Route, Topology,
 };
 
 /// One way that was considered.
@@ -459,16 +460,27 @@ impl Explanation {
         let predicted = ways.filter(|way| way.predicted_ns.is_some());
         let (measured, default): (Vec<&Choice>, Vec<&Choice>) =
             predicted.partition(|way| way.measured);
+        let visited = default.iter().flat_map(|way| &way.route);
+        let others: BTreeSet<Name> = visited
+            .filter_map(|memory| memory.device.node.name())
+            .collect();
+        let others: Vec<String> = others.iter().map(ToString::to_string).collect();
+        let told = match &others[..] {
+            [] => String::new(),
+            [other] => format!(", and what {other} told of itself"),
+            others => format!(", and what {} told of themselves", others.join(" and ")),
+        };
         if measured.is_empty() {
             let mut ways = core::iter::once(&self.chosen).chain(&self.rejected);
-            return f.write_str(match ways.any(|way| way.corrected) {
-                true => "default costs, corrected by what transfers took",
-                false => "default costs",
-            });
+            let corrected = match ways.any(|way| way.corrected) {
+                true => ", corrected by what transfers took",
+                false => "",
+            };
+            return write!(f, "default costs{told}{corrected}");
         }
         f.write_str("measured costs")?;
         if !default.is_empty() {
-            f.write_str(", and from default costs over")?;
+            write!(f, ", and from default costs{told} over")?;
         }
         default.iter().try_for_each(|way| {
             f.write_str("\n  ")?;

@@ -186,7 +186,9 @@ pub mod host {
 /// Other machines: keys, and what is told of sessions with them.
 #[cfg(remote)]
 pub mod remote {
-    pub use transload_remote::{KeyError, NodeError, Options, PrivateKey, PublicKey, SessionError};
+    pub use transload_remote::{
+        KeyError, NodeError, Options, PrivateKey, PublicKey, SessionError, ucx_version,
+    };
 }
 /// Metal devices, whose [`Metal`](metal_backend::Metal) takes users' own devices and buffers in.
 #[cfg(metal)]

@@ -10,6 +10,14 @@ use crate::pipe::Event;
 use crate::session::SessionHandle;
 use crate::wire::Reach;
 
+pub(crate) fn version() -> Result<String, String> {
+    let system = cfg!(all(target_os = "linux", target_pointer_width = "64"));
+    Err(match system {
+        true => "this build lacks the feature `ucx`".into(),
+        false => "only Linux with 64 bits has it".into(),
+    })
+}
+
 /// The messages of one session, of which there are none.
 pub(crate) enum Channel {}
 
@@ -21,11 +29,7 @@ impl Channel {
         _: SessionHandle,
         _: crate::Options,
     ) -> Result<Channel, String> {
-        let system = cfg!(all(target_os = "linux", target_pointer_width = "64"));
-        Err(match system {
-            true => "this build lacks the feature `ucx`".into(),
-            false => "only Linux with 64 bits has it".into(),
-        })
+        Err(version().unwrap_or_else(|reason| reason))
     }
 
     pub(crate) fn reach(&self) -> Reach {

@@ -121,13 +121,13 @@ impl PlanSet {
     }
 
     /// Returns every route that the plan for `len_bytes` bytes does not take, with the time that it would
-    /// take, and why it is not taken. Computed anew with each call.
+    /// take, and why it is not taken: the fastest first, those that cannot be taken last. Computed anew with each call.
     pub fn rejected(&self, len_bytes: u64) -> Vec<Rejected> {
         let winners = self.winners();
         let range = self.range(len_bytes);
         let chosen_ns = self.ranges[range].1.estimate_ns(len_bytes);
         let losers = (0..self.survey.ways.len()).filter(|way| !self.picks[range].takes(*way));
-        losers
+        let mut rejected: Vec<Rejected> = losers
             .map(|way| {
                 let reason = match self.wins(way) {
                     true => self.slower(way, range),
@@ -148,7 +148,9 @@ impl PlanSet {
                 };
                 self.survey.reject(way, reason, estimate_ns)
             })
-            .collect()
+            .collect();
+        rejected.sort_by_key(|way| (way.estimate_ns.is_none(), way.estimate_ns));
+        rejected
     }
 
     fn range(&self, len_bytes: u64) -> usize {

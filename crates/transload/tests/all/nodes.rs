@@ -166,6 +166,12 @@ fn an_explanation_names_the_memories_within_the_other_machine() {
     };
     assert_eq!(route(here, there), [here, between[0], between[1], there]);
     assert_eq!(route(there, here), [there, between[1], between[0], here]);
+    let explained = manager.explain_places(here.parse().unwrap(), there.parse().unwrap(), 64 << 20);
+    let explained = explained.unwrap();
+    let told = "default costs, and what box2 told of itself";
+    assert!(explained.to_string().contains(told), "{explained}");
+    let predicted = explained.rejected.iter().map(|way| way.predicted_ns);
+    assert!(predicted.is_sorted_by_key(|ns| ns.unwrap_or(u64::MAX)));
 }
 
 #[test]

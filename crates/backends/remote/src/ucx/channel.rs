@@ -110,6 +110,11 @@ fn check_spare() -> Result<(), String> {
         .map_err(|error| format!("it needs {SPARE} descriptors to spare: {error}"))
 }
 
+pub(crate) fn version() -> Result<String, String> {
+    let ucx = Ucx::load(None).map_err(|error| error.to_string())?;
+    Ok(ucx.version().to_string())
+}
+
 impl Channel {
     /// Opens the channel of a session that has `address` on this side. Blocks until UCX has opened its transports.
     pub(crate) fn open(

@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use transload_core::Name;
 use transload_hal::{Backend, ErrorClass, Fault};
-use transload_remote::{GrantedBytes, Options, PrivateKey, PublicKey, Remote};
+use transload_remote::{GrantedBytes, NodeError, Options, PrivateKey, PublicKey, Remote};
 
 use crate::{BackendId, Region, TransferManager};
 
@@ -123,20 +123,25 @@ impl Nodes {
         key: PublicKey,
     ) -> Result<Arc<Remote>, Fault> {
         let failed = |error: &dyn std::fmt::Display| {
-            let message = format!("connecting to the node at {address}: {error}");
+            let message = format!("it cannot send them to the node at {address}: {error}");
             Fault::new(ErrorClass::Failed, message)
+        };
+        let unconnected = |error| match error {
+            // The name is of no use to others.
+            NodeError::Session { error, .. } => failed(&error),
+            other => failed(&other),
         };
         if let Some(remote) = known {
             return match remote.reconnect(address) {
                 Ok(()) => Ok(remote),
-                Err(error) => Err(failed(&error)),
+                Err(error) => Err(unconnected(error)),
             };
         }
         let name = self
             .unused_name(key)
             .ok_or_else(|| failed(&"its names are taken"))?;
         let remote = Remote::connect(name, address, &self.key, key, self.options.clone());
-        let remote = Arc::new(remote.map_err(|error| failed(&error))?);
+        let remote = Arc::new(remote.map_err(unconnected)?);
         self.manager
             .register_shared(Arc::clone(&remote) as Arc<dyn Backend>)
             .map_err(|error| failed(&error))?;
