@@ -331,6 +331,7 @@ impl Pipe {
     /// [`Event::Arrived`] tells of the spans. For an operation that this side has stopped, until the peer's last data.
     pub fn discard(&mut self, op: u64) {
         self.incoming.discard(op);
+        self.untell(op, |_| true);
     }
 
     /// Receives the first `len` bytes of an operation, which come unasked, without storing them.
@@ -343,12 +344,22 @@ impl Pipe {
     /// As [`Pipe::discard`], of the span that begins at `offset` alone.
     pub fn discard_span(&mut self, op: u64, offset: u64) {
         self.incoming.discard_span(op, offset);
+        self.untell(op, |at| at == offset);
     }
 
     /// Expects no more bytes of an operation; the memory is not touched again. Bytes that come nevertheless are an
     /// error of the peer. For an operation that has ended.
     pub fn forget(&mut self, op: u64) {
         self.incoming.forget(op);
+        self.untell(op, |_| true);
+    }
+
+    /// Drops what was not polled yet of spans that have arrived: a later operation may have the number.
+    fn untell(&mut self, op: u64, is_meant: impl Fn(u64) -> bool) {
+        self.events.retain(|event| match event {
+            Event::Arrived { op: of, offset, .. } => *of != op || !is_meant(*offset),
+            _ => true,
+        });
     }
 
     /// Returns of how many operations bytes are expected, or still come and are discarded.

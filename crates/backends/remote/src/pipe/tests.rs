@@ -290,6 +290,27 @@ fn no_input_makes_the_reader_panic_or_write_elsewhere() {
     }
 }
 
+#[test]
+fn what_has_arrived_of_an_operation_that_was_given_up_is_not_told() {
+    let span: fn(&mut Pipe, u64) = |node, op| node.discard_span(op, 0);
+    for give_up in [Pipe::discard, Pipe::forget, span] {
+        let (mut client, mut node) = pair();
+        let mut got = [0; 8];
+        // SAFETY: the bytes outlive the pipe, and nothing else touches them.
+        unsafe { node.expect(5, 0, HostSpan::of_mut(&mut got)) };
+        // In one record, so that the bytes are there when the message is polled.
+        let (free, mut plain) = (Message::Free { lease: 1 }, Vec::new());
+        free.encode(&mut plain).unwrap();
+        plain.extend(data(5, 0, &[7; 8]));
+        seal(&mut client, &plain);
+        let output = client.poll_output().unwrap().to_vec();
+        assert_eq!(feed(&output, &mut node).unwrap(), output.len());
+        assert_eq!(node.poll_event().unwrap(), Some(Event::Message(free)));
+        give_up(&mut node, 5);
+        assert_eq!(node.poll_event().unwrap(), None);
+    }
+}
+
 /// Returns two pipes between which TLS is established.
 pub(crate) fn pair() -> (Pipe, Pipe) {
     let [client, node] = [(); 2].map(|()| PrivateKey::generate().unwrap());

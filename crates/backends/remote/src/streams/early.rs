@@ -47,7 +47,7 @@ impl Payload {
         };
         let is_whole = piece.span.len() as u64 == early.len_bytes;
         match &early.kept {
-            None if is_whole => {
+            None if is_whole && early.wanted.is_empty() => {
                 self.announced = None;
                 self.early.remove(&piece.op);
                 let Piece {
@@ -80,6 +80,10 @@ impl Payload {
         };
         if let Some(early) = self.early.get_mut(&op) {
             let bytes = early.kept.insert(vec![0; early.len_bytes as usize]);
+            early.has_arrived = bytes.is_empty();
+            if early.has_arrived {
+                return;
+            }
             // SAFETY: the bytes stay in their place until `forget`, before which the pipe lets go of them, or `close`, after
             // which it touches no memory.
             unsafe { pipe.expect(op, 0, HostSpan::of_mut(bytes)) };

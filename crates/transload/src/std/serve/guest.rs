@@ -362,7 +362,7 @@ impl Guest {
             | Message::Copy { id, .. }
             | Message::Grant { id, .. }
             | Message::WriteGranted { id, .. }
-                if self.is_used(id) =>
+                if self.is_used(id) || pipe.progress(id).is_some() =>
             {
                 Err(unknown(id))
             }

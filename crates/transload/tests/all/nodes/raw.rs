@@ -143,11 +143,9 @@ pub(super) fn use_of(lease: u64, len: u64) -> wire::Use {
 #[test]
 fn a_client_that_owes_the_bytes_of_ever_more_writes_is_cut_off() {
     let served = serve(1 << 20);
-    let raw = Raw::connect(&served);
-    raw.lease(1, 64);
-    let asked = (2..20_000).take_while(|id| {
+    let is_stopped = |raw: &Raw, id| {
         raw.say(Message::Write {
-            id: *id,
+            id,
             reservation: 0,
             lease: 1,
             offset: 0,
@@ -156,11 +154,25 @@ fn a_client_that_owes_the_bytes_of_ever_more_writes_is_cut_off() {
             eager: false,
         });
         let goes = matches!(raw.hear(), Some(Message::Go { .. }));
-        raw.say(Message::Stop { id: *id });
+        raw.say(Message::Stop { id });
         goes && matches!(raw.hear(), Some(Message::Ended { .. }))
-    });
-    assert!(asked.count() < 10_000);
-    served.wait_until_empty();
+    };
+    let is_refused = |raw: &Raw, id| {
+        let answer = raw.ask(eager(id, 99, 1));
+        matches!(answer, Some(Message::Refused { .. }))
+    };
+    for (is_owed, number, most) in [
+        (&is_stopped as &dyn Fn(&Raw, u64) -> bool, None, 10_000),
+        (&is_refused, None, 10_000),
+        // A number whose bytes are owed is not free.
+        (&is_stopped, Some(2), 1),
+    ] {
+        let raw = Raw::connect(&served);
+        raw.lease(1, 64);
+        let owed = (2..20_000).take_while(|id| is_owed(&raw, number.unwrap_or(*id)));
+        assert!(owed.count() <= most);
+        served.wait_until_empty();
+    }
 }
 
 fn eager(id: u64, lease: u64, len: u64) -> Message {

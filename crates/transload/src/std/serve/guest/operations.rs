@@ -210,7 +210,10 @@ impl Guest {
     ) -> Result<(), ProtocolError> {
         let running = match running {
             Ok(running) => running,
-            Err(fault) => return pipe.send(&refused(id, fault)),
+            Err(fault) => {
+                check_owed(pipe)?;
+                return pipe.send(&refused(id, fault));
+            }
         };
         self.operations.insert(id, running);
         // What the engine has asked for on this thread.
@@ -289,10 +292,18 @@ impl Guest {
                 write.ended(&outcome);
             }
         }
-        if pipe.expecting() > 2 * MOST_OPERATIONS {
-            let told = "more operations than can be under way owe their bytes";
-            return Err(misplaced(told.into()));
-        }
+        check_owed(pipe)?;
         pipe.send(&Message::Ended { id, outcome })
+    }
+}
+
+/// Checks that the peer does not owe the bytes of ever more operations that have ended.
+fn check_owed(pipe: &Pipe) -> Result<(), ProtocolError> {
+    match pipe.expecting() > 2 * MOST_OPERATIONS {
+        true => {
+            let told = "more operations than can be under way owe their bytes";
+            Err(misplaced(told.into()))
+        }
+        false => Ok(()),
     }
 }
