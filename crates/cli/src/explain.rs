@@ -22,6 +22,7 @@ pub(crate) fn run(
     asked: Asked<'_>,
     output: &mut Output,
 ) -> Result<(), Failure> {
+    asked.nodes.spare(options.topology.as_deref())?;
     let html = options.html.as_deref();
     let read = [
         ("the topology", options.topology.as_deref()),

@@ -8,10 +8,10 @@ use std::{fmt, fs};
 
 use serde::Deserialize;
 pub(crate) use transload::ServeError;
-use transload::model::{Access, Name};
+use transload::model::{Access, Name, ParseError};
 use transload::remote::PrivateKey;
 pub(crate) use transload::remote::{KeyError, PublicKey};
-use transload::{DeviceName, MemoryId, Place, TransferManager};
+use transload::{DeviceKind, DeviceName, MemoryId, Place, TransferManager};
 
 use crate::arguments::{Arguments, Command, ServeArguments};
 use crate::failure::Failure;
@@ -51,10 +51,29 @@ impl FromStr for NodeSpec {
             return Err(error(&format_args!("{port:?} is no port: 1 to 65535")));
         }
         Ok(NodeSpec {
-            name: name.parse().map_err(|wrong| error(&wrong))?,
+            name: node_name(name).map_err(|wrong| error(&wrong))?,
             address: address.into(),
             key: key.parse().map_err(|wrong| error(&wrong))?,
         })
+    }
+}
+
+/// Reads the name of a machine. A kind of device is none: `cpu/shared` is a memory here.
+fn node_name(text: &str) -> Result<Name, String> {
+    let name: Name = text
+        .parse()
+        .map_err(|wrong: ParseError| wrong.to_string())?;
+    let kinds = [
+        DeviceKind::CPU,
+        DeviceKind::WGPU,
+        DeviceKind::CUDA,
+        DeviceKind::METAL,
+        DeviceKind::SIM,
+        DeviceKind::NETWORK,
+    ];
+    match kinds.contains(&DeviceKind(name)) {
+        true => Err(format!("{name} is a kind of device")),
+        false => Ok(name),
     }
 }
 
@@ -151,12 +170,25 @@ impl Nodes {
         }
         for (name, NodeEntry { address, key }) in file.node {
             self.all.push(NodeSpec {
-                name: name.parse().map_err(|error| wrong(&error))?,
+                name: node_name(&name).map_err(|error| wrong(&error))?,
                 address,
                 key: (key.parse()).map_err(|error| wrong(&format_args!("{name}: {error}")))?,
             });
         }
         Ok(())
+    }
+
+    /// Checks that no machine was given beside a described one, whose costs are all that counts.
+    ///
+    /// # Errors
+    /// If there is one.
+    pub(crate) fn spare(&self, topology: Option<&Path>) -> Result<(), Failure> {
+        match (topology, &self.given[..]) {
+            (Some(_), [_, ..]) => Err(Failure::Arguments(
+                "--topology describes all machines: leave out --node and --nodes".into(),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The names of those that were given.

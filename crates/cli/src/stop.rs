@@ -70,7 +70,9 @@ pub(crate) enum StopError {
     Place(#[from] ParseError),
     #[error("{text:?} is no device or memory; a file is cpu:0/file:{text}{}", AtNode(.text))]
     BarePath { text: String },
-    #[error("{text:?} is not a stop: only cpu:0 has files, so write cpu:0/file:PATH")]
+    #[error(
+        "{text:?} is not a stop: only cpu:0 of this machine has files, so write cpu:0/file:PATH"
+    )]
     FileElsewhere { text: String },
     #[error("{text:?} names no file: write cpu:0/file:PATH")]
     NoPath { text: String },

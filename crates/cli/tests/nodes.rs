@@ -264,7 +264,16 @@ fn machines_that_cannot_be_meant_are_refused() {
         .map(|node| format!("{node},{}", key.trim()));
     let far = format!("box2=127.0.0.1:99999,{}", key.trim());
     folder.file("model", 10);
-    let all: [(&[&str], &[&str]); 9] = [
+    let kind = format!("cpu=127.0.0.1:1,{}", key.trim());
+    let machine = support::topology("workstation.toml");
+    let mut described = vec!["explain", "sim:0", "cpu:0", "1MiB", "--topology", &machine];
+    described.extend(["--node", &one, "--key", "key"]);
+    let all: [(&[&str], &[&str]); 11] = [
+        (
+            &["devices", "--node", &kind, "--key", "key"],
+            &["kind of device"],
+        ),
+        (&described, &["--topology", "--node"]),
         (&["devices", "--node", &port, "--key", "key"], &["no port"]),
         (&["devices", "--node", &far, "--key", "key"], &["\"99999\""]),
         (

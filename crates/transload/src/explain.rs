@@ -480,7 +480,8 @@ impl Explanation {
         }
         f.write_str("measured costs")?;
         if !default.is_empty() {
-            write!(f, ", and from default costs{told} over")?;
+            let comma = if told.is_empty() { "" } else { "," };
+            write!(f, ", and from default costs{told}{comma} over")?;
         }
         default.iter().try_for_each(|way| {
             f.write_str("\n  ")?;
