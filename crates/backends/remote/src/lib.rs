@@ -49,15 +49,6 @@ use ucx::channel as messages;
 
 #[cfg(target_os = "linux")]
 pub use descriptors::Descriptors;
-/// Returns the version of the UCX that carries bytes where the network is trusted, or why there is none. Loads the library,
-/// which stays.
-///
-/// # Errors
-/// If there is none that can be used.
-pub fn ucx_version() -> Result<String, String> {
-    messages::version()
-}
-
 pub use device::{NodeError, Remote};
 pub use forward::GrantedBytes;
 pub use key::{KeyError, PrivateKey, PublicKey, fill_random};
@@ -67,3 +58,12 @@ pub use queue::{misplaced, unknown};
 pub use session::{Handler, Options, Peer, Session, SessionError, SessionHandle, Step};
 pub use streams::{Feed, Payload, STREAMS, Stream, Streams};
 pub use tls::{Cause, ChannelError, Rejection};
+
+/// Returns the version of the UCX that carries bytes where the network is trusted, or why there is none. Loads the library,
+/// which stays.
+///
+/// # Errors
+/// If there is none that can be used.
+pub fn ucx_version() -> Result<String, String> {
+    messages::version()
+}

@@ -220,8 +220,8 @@ impl Payload {
                     return Ok(());
                 }
                 Some(Command::Move(piece)) => {
-                    if let Some(piece) = self.want(piece, pipe) {
-                        self.start(piece, pipe)?;
+                    if let Some(is_asked_for) = self.want(&piece) {
+                        self.start(piece, is_asked_for, pipe)?;
                     }
                 }
                 Some(Command::Stop(job)) => {
@@ -248,7 +248,12 @@ impl Payload {
         }
     }
 
-    fn start(&mut self, piece: Piece, pipe: &mut Pipe) -> Result<(), ProtocolError> {
+    fn start(
+        &mut self,
+        piece: Piece,
+        is_asked_for: bool,
+        pipe: &mut Pipe,
+    ) -> Result<(), ProtocolError> {
         let Piece {
             job,
             op,
@@ -270,11 +275,15 @@ impl Payload {
             (Network::Tls, false) => {
                 // SAFETY: as above, until they have arrived or were given up.
                 unsafe { pipe.expect(op, offset, span) };
-                pipe.send(&Message::Go {
+                let go = Message::Go {
                     id: op,
                     offset,
                     len,
-                })
+                };
+                match is_asked_for {
+                    true => pipe.send(&go),
+                    false => Ok(()),
+                }
             }
             (Network::Ucx, _) => {
                 let tag = pipe.next_tag();

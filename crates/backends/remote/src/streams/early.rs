@@ -2,7 +2,7 @@
 
 use transload_hal::{HostSpan, Outcome};
 
-use super::{Payload, Piece, UnderWay};
+use super::{Payload, Piece};
 use crate::Pipe;
 
 /// A write whose bytes come unasked, and do not go straight to where the engine wants them.
@@ -40,35 +40,24 @@ impl Payload {
         }
     }
 
-    /// Takes a range that the engine wants of bytes that come unasked. Returns it if the peer is to be asked for it.
-    pub(super) fn want(&mut self, piece: Piece, pipe: &mut Pipe) -> Option<Piece> {
+    /// Takes in that the engine wants a range. Returns whether the peer is to be asked for it; `None` if it is of bytes that
+    /// are kept, which go there once they have arrived.
+    pub(super) fn want(&mut self, piece: &Piece) -> Option<bool> {
         let Some(early) = self.early.get_mut(&piece.op) else {
-            return Some(piece);
+            return Some(true);
         };
         let is_whole = piece.span.len() as u64 == early.len_bytes;
         match &early.kept {
             None if is_whole && early.wanted.is_empty() => {
                 self.announced = None;
                 self.early.remove(&piece.op);
-                let Piece {
-                    job,
-                    op,
-                    span,
-                    network,
-                    ..
-                } = piece;
-                let len = span.len() as u64;
-                self.under_way
-                    .insert((op, 0), UnderWay { job, len, network });
-                // SAFETY: the submission keeps the operand valid until its fence settles, which is after the bytes have
-                // arrived or were given up.
-                unsafe { pipe.expect(op, 0, span) };
+                return Some(false);
             }
             Some(bytes) if early.has_arrived => {
-                give(bytes, &piece);
-                self.settle(&piece);
+                give(bytes, piece);
+                self.settle(piece);
             }
-            _ => early.wanted.push(piece),
+            _ => early.wanted.push(*piece),
         }
         None
     }
@@ -166,7 +155,11 @@ mod tests {
                 is_taken: false,
                 network: Network::Tls,
             };
-            (fence, self.payload.want(piece, &mut self.node).is_some())
+            let is_asked_for = self.payload.want(&piece);
+            if let Some(is_asked_for) = is_asked_for {
+                { self.payload.start(piece, is_asked_for, &mut self.node) }.unwrap();
+            }
+            (fence, is_asked_for == Some(true))
         }
 
         /// The bytes come.
