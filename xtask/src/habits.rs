@@ -5,8 +5,7 @@ use anyhow::Result;
 use crate::files;
 use crate::stage::{Session, Verdict};
 
-/// Fails with the place of each line that breaks a habit: sleeping, asserting on elapsed time, or leaving a test out;
-/// and of each file that is too long.
+/// Fails with the place of each line that breaks a habit: sleeping, asserting on elapsed time, or leaving a test out.
 pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let mut sources = Vec::new();
@@ -38,12 +37,6 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
 
 fn complaints(text: &str, habits: &[Habit]) -> Vec<String> {
     let mut complaints = Vec::new();
-    let lines = text.lines().count();
-    if lines > LONGEST_FILE {
-        complaints.push(format!(
-            "{lines}: a file of more than {LONGEST_FILE} lines holds two ideas"
-        ));
-    }
     for (index, line) in text.lines().enumerate() {
         let code = line.split("//").next().unwrap_or(line);
         for (breaks, why) in habits {
@@ -90,9 +83,6 @@ fn is_local(name: &str, folder: &str, except: &str) -> bool {
     name.starts_with(folder) && !name.starts_with(except)
 }
 
-/// The style's upper end.
-const LONGEST_FILE: usize = 600;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,11 +111,5 @@ fn wait() {
         assert!(!applies("crates/transload/src/lib.rs"));
         let told = complaints("queue.write_buffer(&b, 0, bytes);", &[habit]);
         assert_eq!(told.len(), 1);
-    }
-
-    #[test]
-    fn a_file_of_two_ideas_is_told() {
-        assert!(complaints(&"x\n".repeat(600), &HABITS).is_empty());
-        assert_eq!(complaints(&"x\n".repeat(601), &HABITS).len(), 1);
     }
 }

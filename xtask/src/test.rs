@@ -63,7 +63,7 @@ enum Stage {
     Format,
     /// every package takes lints, licence and versions from the workspace
     Manifests,
-    /// no sleeps, no timed or ignored tests, no overlong files
+    /// no sleeps, no timed or ignored tests
     Habits,
     /// every sentinel still fits the tree that it is to break
     Patches,
