@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -10,6 +9,7 @@ use serde::Deserialize;
 use crate::cargo::locked_version;
 use crate::files;
 use crate::install::Absent;
+use crate::process::Limit;
 use crate::stage::{Session, Verdict};
 use crate::targets::{Library, Toolchain, toolchains_for, variable};
 use crate::tool::Tool;
@@ -45,7 +45,10 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         // The tests are not debugged.
         .env("CARGO_PROFILE_TEST_DEBUG", "none")
         .env("CHROMEDRIVER", "/usr/bin/chromedriver")
-        .env("WASM_BINDGEN_TEST_TIMEOUT", LIMIT.as_secs().to_string());
+        .env(
+            "WASM_BINDGEN_TEST_TIMEOUT",
+            LIMIT.busy.as_secs().to_string(),
+        );
     if toolchain == Toolchain::Debian {
         tests.env(variable(TARGET, "LINKER"), LINKER);
     }
@@ -127,7 +130,7 @@ const LINKER_PACKAGE: &str = "lld-22";
 const LINKER: &str = "/usr/bin/wasm-ld-22";
 
 /// All tests take a quarter of a minute; a page takes a second.
-const LIMIT: Duration = Duration::from_secs(10 * 60);
+const LIMIT: Limit = Limit::minutes(10);
 
 /// With its authors' lockfile it needs a package that some registries do not have yet. Building it takes two minutes of
 /// processor time with these settings; it runs for seconds.

@@ -3,13 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use thiserror::Error;
 
 use crate::files;
-use crate::process::{must_run, output_of};
+use crate::process::{Limit, must_run, output_of};
 
 /// Records the packages that this run installed.
 #[derive(Debug, Default)]
@@ -182,7 +181,7 @@ fn apt(arguments: &[&str]) -> Result<()> {
 }
 
 /// A slow mirror takes minutes for the 150 MB of a toolchain; a longer download counts as hanging.
-const APT_LIMIT: Duration = Duration::from_secs(15 * 60);
+const APT_LIMIT: Limit = Limit::minutes(15);
 
 #[cfg(test)]
 mod tests {

@@ -1,14 +1,20 @@
-//! Runs a command to its end or to its time limit, and keeps its output.
+//! Runs a command to its end or to its limit, and keeps its output.
+//!
+//! A limit counts processor time, and time without any: on a machine that is slow or busy a command takes longer by the
+//! clock, and is not hanging.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+
+use crate::files;
 
 /// The result of a command.
 #[derive(Debug)]
@@ -16,17 +22,38 @@ pub(crate) struct Finished {
     pub(crate) ending: Ending,
     /// Standard output and standard error, in the order written.
     pub(crate) output: String,
+    /// The processor time of the command and of those that it started and waited for: zero where no system call tells it.
+    pub(crate) busy: Duration,
 }
 
 /// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// Exit code 0.
     Success,
     /// Another exit code, or `None` when a signal ended it.
     Failure(Option<i32>),
-    /// It was still running after this long, and was killed.
-    TimedOut(Duration),
+    /// It passed a limit, which the text names, and was killed.
+    Killed(String),
+}
+
+/// When a command counts as hanging.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limit {
+    /// The processor time that it may use, with all that it starts.
+    pub(crate) busy: Duration,
+    /// The longest time in which none of them uses any.
+    pub(crate) idle: Duration,
+}
+
+impl Limit {
+    /// A limit for a command that computes for at most `minutes`, and waits for others (a disk, a registry) for five.
+    pub(crate) const fn minutes(minutes: u64) -> Self {
+        Self {
+            busy: Duration::from_secs(minutes * 60),
+            idle: Duration::from_secs(300),
+        }
+    }
 }
 
 impl Finished {
@@ -35,12 +62,12 @@ impl Finished {
     }
 }
 
-/// Runs `command` without standard input; after `limit` it and its children
+/// Runs `command` without standard input; past `limit` it and its children
 /// are killed.
 ///
 /// # Errors
 /// When it cannot be started. A bad exit code is no error here.
-pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Finished> {
+pub(crate) fn run(command: &mut Command, limit: Limit) -> Result<Finished> {
     let (mut reader, writer) = std::io::pipe()?;
     command
         .stdin(Stdio::null())
@@ -62,33 +89,131 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Finished> {
         let _ = sender.send(());
         read.map(|_| bytes)
     });
-    let timed_out = receiver.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
-    if timed_out {
-        kill_group(&mut child)?;
-    }
+    let mut watch = Watch::new(child.id(), limit);
+    let killed = loop {
+        match receiver.recv_timeout(Watch::PERIOD) {
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some(why) = watch.look() {
+                    kill_family(&mut child)?;
+                    break Some(why);
+                }
+            }
+            _ => break None,
+        }
+    };
+    // An ended process keeps its figures until its parent waits for it.
+    watch.look();
     let status = child.wait()?;
     let bytes = match reading.join() {
         Ok(bytes) => bytes?,
         Err(panic) => std::panic::resume_unwind(panic),
     };
-    let ending = if timed_out {
-        Ending::TimedOut(limit)
-    } else if status.success() {
-        Ending::Success
-    } else {
-        Ending::Failure(status.code())
+    let ending = match killed {
+        Some(why) => Ending::Killed(why),
+        None if status.success() => Ending::Success,
+        None => Ending::Failure(status.code()),
     };
     Ok(Finished {
         ending,
         output: String::from_utf8_lossy(&bytes).into_owned(),
+        busy: watch.busy,
     })
 }
+
+/// What a command and all that it started have used of the processors, as Linux tells it. Elsewhere nothing tells, and
+/// the clock counts as processor time.
+struct Watch {
+    child: u32,
+    limit: Limit,
+    start: Instant,
+    busy: Duration,
+    /// When `busy` was last seen to change.
+    changed: Instant,
+}
+
+impl Watch {
+    const PERIOD: Duration = Duration::from_secs(1);
+
+    fn new(child: u32, limit: Limit) -> Self {
+        let start = Instant::now();
+        Self {
+            child,
+            limit,
+            start,
+            busy: Duration::ZERO,
+            changed: start,
+        }
+    }
+
+    /// The limit that is passed, if one is.
+    fn look(&mut self) -> Option<String> {
+        let used = if cfg!(target_os = "linux") {
+            family(self.child).iter().map(|(_, used)| used).sum()
+        } else {
+            self.start.elapsed()
+        };
+        if used != self.busy {
+            self.changed = Instant::now();
+        }
+        // A process that ended without its parent's wait takes its time along.
+        self.busy = self.busy.max(used);
+        if self.busy > self.limit.busy {
+            let told = seconds(self.limit.busy);
+            return Some(format!("it used more than {told} of processor time"));
+        }
+        let idle = self.changed.elapsed();
+        (idle > self.limit.idle).then(|| {
+            format!(
+                "it used no processor for {}, and {} before",
+                seconds(idle),
+                seconds(self.busy)
+            )
+        })
+    }
+}
+
+/// The processes below `child` and those of its group, itself too, each with the processor time of its own and of those
+/// that it waited for (proc_pid_stat(5), fields 4, 5, and 14 to 17).
+fn family(child: u32) -> Vec<(u64, Duration)> {
+    let all: Vec<[u64; 4]> = files::entries(Path::new("/proc"))
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|path| {
+            let id = path.file_name()?.to_str()?.parse().ok()?;
+            let text = std::fs::read_to_string(path.join("stat")).ok()?;
+            // The name may hold spaces and brackets: the last bracket ends it.
+            let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
+            let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+            let used: u64 = (11..15).filter_map(number).sum();
+            Some([id, number(1)?, number(2)?, used])
+        })
+        .collect();
+    let mut members = BTreeSet::from([u64::from(child)]);
+    loop {
+        let before = members.len();
+        for [id, parent, group, _] in &all {
+            if members.contains(parent) || members.contains(group) {
+                members.insert(*id);
+            }
+        }
+        if members.len() == before {
+            break;
+        }
+    }
+    let members = all.iter().filter(|row| members.contains(&row[0]));
+    members
+        .map(|[id, .., used]| (*id, Duration::from_millis(used * TICK_MILLIS)))
+        .collect()
+}
+
+/// Linux tells processor time in hundredths of a second on every machine that Rust knows (`USER_HZ`, time(7)).
+const TICK_MILLIS: u64 = 10;
 
 /// Runs `command` as [`run`] does, and gives its output.
 ///
 /// # Errors
 /// When it cannot be started or does not succeed, with its output.
-pub(crate) fn must_run(command: &mut Command, limit: Duration) -> Result<String> {
+pub(crate) fn must_run(command: &mut Command, limit: Limit) -> Result<String> {
     let finished = run(command, limit)?;
     let told = || format!("`{}` failed:\n{}", describe(command), finished.output);
     ensure!(finished.success(), told());
@@ -169,14 +294,16 @@ fn own_group(command: &mut Command) {
 #[cfg(not(unix))]
 fn own_group(_: &mut Command) {}
 
-/// Kills the child and, where process groups exist, its own children: a test that hangs is cargo's grandchild.
-fn kill_group(child: &mut Child) -> Result<()> {
+/// Kills the child, and what it started where a system tells: a test that hangs is cargo's grandchild.
+fn kill_family(child: &mut Child) -> Result<()> {
     if !cfg!(unix) {
         return child.kill().context("cannot end the command");
     }
-    let group = format!("-{}", child.id());
     let mut kill = Command::new("kill");
-    kill.args(["-KILL", "--", &group]);
+    kill.args(["-KILL", "--", &format!("-{}", child.id())]);
+    kill.args(family(child.id()).iter().map(|(id, _)| id.to_string()));
+    // One that ended meanwhile is an error of `kill`'s.
+    kill.stderr(Stdio::null());
     kill.status().context("cannot run kill").map(|_| ())
 }
 
@@ -192,22 +319,41 @@ mod tests {
 
     #[test]
     fn output_and_exit_code_are_kept() {
-        let finished = run(&mut shell("echo out; echo err >&2; exit 3"), MINUTE).unwrap();
+        let finished = run(&mut shell("echo out; echo err >&2; exit 3"), LIMIT).unwrap();
         assert_eq!(finished.ending, Ending::Failure(Some(3)));
         assert_eq!(finished.output, "out\nerr\n");
     }
 
     #[test]
-    fn a_command_past_its_limit_is_killed_with_its_children() {
-        let limit = Duration::from_millis(50);
+    fn a_command_that_only_waits_is_killed_with_its_children() {
+        let limit = Limit {
+            idle: Duration::from_millis(1),
+            ..LIMIT
+        };
         // The inner shell holds the pipe: if it were left alive, this would hang.
         let finished = run(&mut shell("sh -c 'tail -f /dev/null; :'; :"), limit).unwrap();
-        assert_eq!(finished.ending, Ending::TimedOut(limit));
+        let Ending::Killed(why) = finished.ending else {
+            panic!("{:?}", finished.ending);
+        };
+        assert!(why.contains("no processor"), "{why}");
+    }
+
+    #[test]
+    fn processor_time_counts_in_children_of_other_groups_too() {
+        let limit = Limit {
+            busy: Duration::from_millis(100),
+            ..LIMIT
+        };
+        let finished = run(&mut shell("setsid -w sh -c 'while :; do :; done'"), limit).unwrap();
+        let Ending::Killed(why) = finished.ending else {
+            panic!("{:?}", finished.ending);
+        };
+        assert!(why.contains("more than 0.1 s"), "{why}");
     }
 
     #[test]
     fn a_missing_program_is_an_error_that_names_it() {
-        let error = run(&mut Command::new("no-such-program-here"), MINUTE).unwrap_err();
+        let error = run(&mut Command::new("no-such-program-here"), LIMIT).unwrap_err();
         assert!(format!("{error:#}").contains("no-such-program-here"));
     }
 
@@ -222,5 +368,5 @@ mod tests {
         }
     }
 
-    const MINUTE: Duration = Duration::from_secs(60);
+    const LIMIT: Limit = Limit::minutes(1);
 }

@@ -5,7 +5,10 @@
 use std::collections::VecDeque;
 use std::env;
 use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
@@ -14,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::checks::host;
-use crate::process::{self, Ending, output_of, seconds};
+use crate::process::{self, Ending, Limit, output_of, seconds};
 use crate::targets::variable;
 use crate::workspace::Workspace;
 
@@ -92,20 +95,21 @@ fn run(program: &(dyn Fn() -> Command + Sync)) -> Result<bool> {
     Ok(failed.is_empty())
 }
 
-fn run_one(mut test: Command, name: &str, limit: Duration, ended: &Mutex<Ended>) -> Result<()> {
+fn run_one(mut test: Command, name: &str, limit: Limit, ended: &Mutex<Ended>) -> Result<()> {
     let start = Instant::now();
     let finished = process::run(test.args(["--exact", name, "--test-threads=1"]), limit)?;
+    note_times(&test, name, finished.busy, start.elapsed())?;
     let mut ended = lock(ended);
     // A program that ends well without having run its test has lost it.
     if finished.success() && finished.output.contains("test result: ok. 1 passed") {
         ended.passed += 1;
-        if start.elapsed() > SLOW {
-            println!("slow: {name} ({})", seconds(start.elapsed()));
+        if finished.busy > SLOW {
+            println!("slow: {name} ({})", seconds(finished.busy));
         }
         return Ok(());
     }
     let how = match finished.ending {
-        Ending::TimedOut(limit) => format!("killed after {}", seconds(limit)),
+        Ending::Killed(why) => format!("killed: {why}"),
         ending => format!("{ending:?}"),
     };
     // In the words of libtest, by which failed tests are found. What the test's own process said is indented, as it is not to
@@ -118,6 +122,20 @@ fn run_one(mut test: Command, name: &str, limit: Duration, ended: &Mutex<Ended>)
     Ok(())
 }
 
+/// Appends what a test took, in seconds of the processors and of the clock, to the file that `TIMES` names.
+fn note_times(test: &Command, name: &str, busy: Duration, clock: Duration) -> Result<()> {
+    let Some(path) = env::var_os(TIMES) else {
+        return Ok(());
+    };
+    let program = Path::new(test.get_program()).file_stem();
+    let program = program.unwrap_or_default().display();
+    let [busy, clock] = [busy, clock].map(|time| time.as_secs_f64());
+    let line = format!("{busy:.2}\t{clock:.2}\t{program}\t{name}\n");
+    let file = OpenOptions::new().append(true).create(true).open(&path);
+    let wrote = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    wrote.with_context(|| format!("cannot write {}", Path::new(&path).display()))
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -125,10 +143,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Names the variable of the runner to the program that stands in for test programs.
 const STANDING_IN: &str = "TRANSLOAD_XTASK_RUNS_TESTS";
 
-/// A test that hangs fails long before the run's own limit.
-const LIMIT: Duration = Duration::from_secs(300);
+/// Names the file of the times of tests.
+pub(crate) const TIMES: &str = "TRANSLOAD_TEST_TIMES";
 
-/// A test that takes longer is named.
+/// A test that hangs fails long before the run's own limit.
+const LIMIT: Limit = Limit {
+    busy: Duration::from_secs(300),
+    idle: Duration::from_secs(120),
+};
+
+/// A test that uses more of the processors is named.
 const SLOW: Duration = Duration::from_secs(30);
 
 /// Tests of several threads that run for as long as `TRANSLOAD_DIFFERENTIAL_SECONDS` says, and have a watchdog of their own.
@@ -136,4 +160,7 @@ const ALONE: [&str; 2] = [
     "everything_at_once_agrees_with_plain_arrays",
     "short_writes_to_mapped_memory_leave_their_words_alone",
 ];
-const LIMIT_ALONE: Duration = Duration::from_secs(5 * 3600);
+const LIMIT_ALONE: Limit = Limit {
+    busy: Duration::from_secs(24 * 3600),
+    ..LIMIT
+};

@@ -7,14 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::Result;
 
 use crate::counts::Counts;
 use crate::files;
 use crate::install::Installer;
-use crate::process::{self, Ending, Finished};
+use crate::process::{self, Ending, Finished, Limit};
 use crate::workspace::Workspace;
 
 /// The runs that include a stage. Each stage also runs when it is named.
@@ -179,14 +178,11 @@ impl Verdict {
     /// When the command cannot be started.
     pub(crate) fn run(&mut self, command: &mut Command) -> Result<Finished> {
         let finished = self.record(command)?;
-        match finished.ending {
+        match &finished.ending {
             Ending::Success => {}
             Ending::Failure(Some(code)) => self.fail(format!("exit code {code}")),
             Ending::Failure(None) => self.fail("ended by a signal"),
-            Ending::TimedOut(limit) => self.fail(format!(
-                "killed: still running after {} minutes",
-                limit.as_secs() / 60
-            )),
+            Ending::Killed(why) => self.fail(format!("killed: {why}")),
         }
         Ok(finished)
     }
@@ -220,9 +216,8 @@ impl Verdict {
     }
 }
 
-/// No single command of the run takes nearly this long on two cores; a longer one counts as hanging, and must end well
-/// before the 90 minutes of CI.
-pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(25 * 60);
+/// No single command of the run computes nearly this long. A test that hangs ends by the limit of its own.
+pub(crate) const COMMAND_LIMIT: Limit = Limit::minutes(180);
 
 #[cfg(test)]
 mod tests {

@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::cargo::cargo_in;
 use crate::files;
 use crate::install::Installer;
-use crate::process::{first_line, must_run};
+use crate::process::{Limit, first_line, must_run};
 
 /// A program of a package, and the build of it.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +79,7 @@ impl Tool<'_> {
 }
 
 /// The longest build takes five minutes on two idle cores.
-const LIMIT: Duration = Duration::from_secs(30 * 60);
+const LIMIT: Limit = Limit::minutes(60);
 
 #[cfg(all(test, unix))]
 mod tests {

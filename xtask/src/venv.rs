@@ -2,13 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::files;
 use crate::install::Absent;
-use crate::process::{first_line, must_run, output_of};
+use crate::process::{Limit, first_line, must_run, output_of};
 use crate::stage::Session;
 
 /// The interpreter of an environment with the packages of a file, which is made anew when the file changes.
@@ -70,4 +69,4 @@ const SYSTEM_PYTHON: &str = "/usr/bin/python3";
 const NO_NETWORK: &str = "after connection broken by";
 
 /// 250 MB of wheels; a slow mirror takes minutes, past this it hangs.
-const LIMIT: Duration = Duration::from_secs(10 * 60);
+const LIMIT: Limit = Limit::minutes(10);

@@ -4,13 +4,12 @@
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::files;
 use crate::install::{Absent, Installer, or_absent};
-use crate::process::must_run;
+use crate::process::{Limit, must_run};
 
 /// The drivers of this run.
 #[derive(Debug, Default)]
@@ -161,7 +160,7 @@ const LIBRARY: &str = "libvk_swiftshader.so";
 const FOLDER: &str = "swiftshader";
 
 /// 100 MB take a second.
-const UNPACK_LIMIT: Duration = Duration::from_secs(5 * 60);
+const UNPACK_LIMIT: Limit = Limit::minutes(5);
 
 #[cfg(test)]
 mod tests {

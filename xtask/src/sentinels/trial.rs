@@ -12,7 +12,7 @@ use super::tree::Tree;
 use crate::cargo::cargo_in;
 use crate::counts::failed_tests;
 use crate::doubles::bindings::{self, METAL};
-use crate::process::{self, Ending};
+use crate::process::{self, Ending, Limit};
 
 /// A copy of the tree and a target folder, shared by all trials.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ impl Laboratory {
         let ran = process::run(&mut tests, TEST_LIMIT)?;
         Ok(match ran.ending {
             Ending::Success => Run::Green,
-            Ending::TimedOut(_) => Run::Hung,
+            Ending::Killed(_) => Run::Hung,
             Ending::Failure(_) => Run::Red {
                 failed: failed_tests(&ran.output),
                 output: ran.output,
@@ -163,10 +163,13 @@ fn judge(sentinel: &Sentinel, after: Run) -> Trial {
 }
 
 /// A cold build of the packages that one sentinel tests.
-const BUILD_LIMIT: Duration = Duration::from_secs(15 * 60);
+const BUILD_LIMIT: Limit = Limit::minutes(30);
 
 /// The tests that sentinels name take seconds; a broken wait never ends.
-const TEST_LIMIT: Duration = Duration::from_secs(3 * 60);
+const TEST_LIMIT: Limit = Limit {
+    busy: Duration::from_secs(6 * 60),
+    idle: Duration::from_secs(60),
+};
 
 #[cfg(test)]
 mod tests {
