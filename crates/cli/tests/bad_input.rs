@@ -484,7 +484,7 @@ fn a_pipe_is_refused_wherever_a_file_is_named() {
         let process = rustix::process::Pid::from_child(&child);
         let (give, take) = mpsc::channel();
         let waiter = thread::spawn(move || give.send(child.wait_with_output().unwrap()));
-        let run = take.recv_timeout(Duration::from_secs(60));
+        let run = take.recv_timeout(Duration::from_secs(600));
         if run.is_err() {
             rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
             let _ = waiter.join();

@@ -45,7 +45,7 @@ impl Drop for Folder {
 fn at_once<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
     let (give, take) = mpsc::channel();
     thread::spawn(move || give.send(act()));
-    let told = take.recv_timeout(Duration::from_secs(60));
+    let told = take.recv_timeout(Duration::from_secs(600));
     told.unwrap_or_else(|error| panic!("{what}: {error}"))
 }
 

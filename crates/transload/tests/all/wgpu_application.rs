@@ -348,8 +348,8 @@ fn a_callback_that_runs_while_commands_are_submitted_submits_a_copy() {
             tell.send(manager.copy(&from, &to)).unwrap();
         });
         app.manager.copy(&src, &dst).wait().unwrap();
-        let mut inner = told.recv_timeout(Duration::from_secs(30)).unwrap();
-        let waited = inner.wait_timeout(Duration::from_secs(30));
+        let mut inner = told.recv_timeout(Duration::from_secs(600)).unwrap();
+        let waited = inner.wait_timeout(Duration::from_secs(600));
         assert!(matches!(waited, Some(Ok(_))), "{waited:?}");
     }
     let mut bytes = lanes(0);

@@ -186,4 +186,4 @@ pub(crate) fn pair_with(
 }
 
 /// Far more than anything takes, so that a hang fails a test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);

@@ -180,14 +180,14 @@ impl Drop for Watchdog {
     }
 }
 
-/// Waits for at most half a minute until `ask` returns a value.
+/// Waits for at most ten minutes until `ask` returns a value.
 pub(crate) fn until<T: std::fmt::Debug>(what: &str, mut ask: impl FnMut() -> Result<(), T>) {
     let begun = std::time::Instant::now();
     loop {
         match ask() {
             Ok(()) => return,
-            Err(found) if begun.elapsed() > Duration::from_secs(30) => {
-                panic!("{what}: {found:?} after 30 s")
+            Err(found) if begun.elapsed() > Duration::from_secs(600) => {
+                panic!("{what}: {found:?} after 600 s")
             }
             Err(_) => std::thread::yield_now(),
         }

@@ -107,7 +107,7 @@ impl Raw {
 
     /// The next message; none once the session has ended.
     pub(super) fn hear(&self) -> Option<Message> {
-        self.events.recv_timeout(Duration::from_secs(20)).ok()
+        self.events.recv_timeout(Duration::from_secs(600)).ok()
     }
 
     pub(super) fn ask(&self, message: Message) -> Option<Message> {

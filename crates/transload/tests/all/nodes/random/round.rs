@@ -11,7 +11,7 @@ use super::world::{LEN, World};
 use crate::nodes::bytes_of;
 
 /// Longer than any session without a byte, one after the other.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// A part of a buffer: the buffer's number, and where the part begins.
 type Place = (usize, usize);
