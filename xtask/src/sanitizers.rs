@@ -1,5 +1,5 @@
-//! The stage that runs tests of the doubles under two sanitizers: random operations on that of NVIDIA's driver, and all
-//! that the double of Metal has, those of the backend over it too.
+//! The stage that runs tests of the doubles under two sanitizers: random operations on that of NVIDIA's driver, and the
+//! tests of the Metal backend over its double.
 //!
 //! Each sanitizer first shows that it looks: a program with a known fault, built in the same way, must be
 //! told for what it is. Only then does the silence about the doubles mean something.
@@ -66,9 +66,9 @@ struct Subject {
     tests: &'static [&'static str],
 }
 
-/// Of the double of NVIDIA's driver the test of many threads that do random operations; everything of Metal's, and of
-/// the backend over it.
-fn subjects(main: &Workspace) -> Result<[Subject; 3]> {
+/// Of the double of NVIDIA's driver the test of many threads that do random operations; of Metal's what the backend over it
+/// uses.
+fn subjects(main: &Workspace) -> Result<[Subject; 2]> {
     let metal = main.other(&main.root.join(METAL))?;
     Ok([
         Subject {
@@ -77,28 +77,10 @@ fn subjects(main: &Workspace) -> Result<[Subject; 3]> {
             tests: &["--test", "stress"],
         },
         Subject {
-            workspace: metal.clone(),
-            package: "transload-metal-double",
-            tests: &["--tests"],
-        },
-        Subject {
             workspace: metal,
             package: "transload-metal",
-            // All but the one that looks at the stack of every allocation, which takes minutes here.
-            tests: &[
-                "--lib",
-                "--test=conformance",
-                "--test=counts",
-                "--test=failures",
-                "--test=guards",
-                "--test=mistakes",
-                "--test=model",
-                "--test=order",
-                "--test=removal",
-                "--test=stress",
-                "--test=sweep",
-                "--test=textures",
-            ],
+            // All but `allocations`, which looks at the stack of every allocation, and takes minutes here.
+            tests: &["--lib", "--test=all"],
         },
     ])
 }

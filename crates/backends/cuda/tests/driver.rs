@@ -151,7 +151,7 @@ fn a_pipe_is_no_driver_and_is_refused_at_once() {
     let (give, take) = mpsc::channel();
     let at = path.clone();
     std::thread::spawn(move || give.send(Driver::load_from(at).map(drop)));
-    let told = take.recv_timeout(Duration::from_secs(60));
+    let told = take.recv_timeout(Duration::from_secs(600));
     fs::remove_file(&path).unwrap();
     let error = told.expect("the loader waits for the pipe").unwrap_err();
     assert!(matches!(error, LoadError::NotRegular { .. }), "{error}");

@@ -10,7 +10,7 @@ mod machine;
 mod managed;
 mod page_tables;
 // Starts the other process of a test, as the double's own tests do.
-#[path = "../../../../doubles/cuda-driver/tests/common/process.rs"]
+#[path = "../../../../doubles/cuda-driver/tests/all/common/process.rs"]
 #[allow(dead_code, reason = "no test uses all of it")]
 mod process;
 mod registered;

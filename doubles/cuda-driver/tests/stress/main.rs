@@ -1,7 +1,7 @@
 //! Eight threads use the driver at once, each as its documentation allows, and every byte is checked. Run under
 //! AddressSanitizer and ThreadSanitizer too: see `cargo xtask test --only sanitizers`.
 
-#[path = "../common/mod.rs"]
+#[path = "../all/common/mod.rs"]
 mod common;
 mod slot;
 mod worker;

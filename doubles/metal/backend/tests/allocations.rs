@@ -1,6 +1,7 @@
 //! In a steady state, moving bytes to and from Metal devices allocates nothing in the library. Metal's own allocations
 //! do not count: here Metal is the double, recognized by the names on the stack.
 
+#[path = "all/common/mod.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -3,7 +3,7 @@
 //! unless a device is lost; it reports the loss once, and for every later call on that device.
 #![cfg(all(target_os = "linux", not(transload_local)))]
 
-#[path = "../common/mod.rs"]
+#[path = "../all/common/mod.rs"]
 mod common;
 mod memory;
 mod run;

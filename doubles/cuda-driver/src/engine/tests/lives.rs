@@ -4,10 +4,10 @@ use std::sync::Weak;
 
 use super::*;
 
-const LONG: usize = 1_000_000;
+const LONG: usize = 100_000;
 
 #[test]
-fn a_chain_of_a_million_is_worked_off_in_flat_memory() {
+fn a_long_chain_is_worked_off_in_flat_memory() {
     let engine = Engine::new(Clock::Virtual);
     let mut last = engine.submit(work(&[], &[], 1));
     for _ in 1..LONG {
@@ -20,7 +20,7 @@ fn a_chain_of_a_million_is_worked_off_in_flat_memory() {
 }
 
 #[test]
-fn a_chain_of_a_million_that_never_ran_is_dropped_without_recursion() {
+fn a_long_chain_that_never_ran_is_dropped_without_recursion() {
     let engine = Engine::new(Clock::Virtual);
     let mut last = engine.submit(Work {
         action: Action::Never,
