@@ -93,6 +93,10 @@ fn pack(
     maturin.args(["-m", "maturin", task, "--out"]).arg(&folder);
     if task == "build" {
         maturin.args(["--release", "--interpreter"]).arg(python);
+        // The wheel is tested and thrown away: whole-program optimisation would take longer than the tests.
+        for (setting, value) in [("LTO", "off"), ("CODEGEN_UNITS", "16"), ("OPT_LEVEL", "1")] {
+            maturin.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
+        }
     }
     verdict.run(&mut maturin)?;
     let mut made = files::entries(&folder)?.into_iter();

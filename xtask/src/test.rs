@@ -85,6 +85,8 @@ enum Stage {
     NoStd,
     /// clippy for the other systems, the browser too, warnings denied; documentation for two
     Cross,
+    /// the same lints for further processors and devices of these systems
+    Twins,
     /// tests of the host backend as programs of Windows, under Wine
     Wine,
     /// every interleaving of the small concurrent parts
@@ -129,6 +131,7 @@ impl Stage {
             Self::Doctests => (Tier::Quick, suites::doctests),
             Self::NoStd => (Tier::All, cross::no_std),
             Self::Cross => (Tier::All, cross::stage),
+            Self::Twins => (Tier::Full, cross::twins),
             Self::Wine => (Tier::All, wine::stage),
             Self::Loom => (Tier::All, suites::loom),
             Self::Local => (Tier::All, suites::local),
