@@ -129,7 +129,7 @@ impl fmt::Display for Reason {
             Reason::Barred { link, why } => write!(f, "{}: {why}", LinkName(link)),
             Reason::NotPitched { link } => write!(
                 f,
-                "not pitched: {} takes contiguous regions only",
+                "{} takes bytes in one piece, and these are rows with gaps or blocks",
                 LinkName(link)
             ),
             Reason::ConvertsNothing { link } => write!(
@@ -184,6 +184,33 @@ impl fmt::Display for Reason {
             ),
             Reason::NeverFaster => f.write_str("never faster than the chosen way"),
             Reason::Lacking { why } => f.write_str(why),
+        }
+    }
+}
+
+impl Reason {
+    /// Returns what the user can do if no other route is left.
+    fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Reason::NotPitched { .. } => Some(
+                "copy the rows or blocks into memory of their own in one piece first, and that on, or copy each by itself",
+            ),
+            Reason::ConvertsNothing { .. } => {
+                Some("convert into host memory first, and copy that on")
+            }
+            Reason::NoRoom { .. } => Some("raise the staging budget"),
+            Reason::Barred { .. }
+            | Reason::NoTransform
+            | Reason::SlotTooLarge { .. }
+            | Reason::SlowerBelow { .. }
+            | Reason::JoinsFrom { .. }
+            | Reason::SlowerAbove { .. }
+            | Reason::SlowerBetween { .. }
+            | Reason::Dominated { .. }
+            | Reason::NeverCheapest
+            | Reason::NeverFaster
+            | Reason::Undecided
+            | Reason::Lacking { .. } => None,
         }
     }
 }
@@ -266,6 +293,17 @@ impl fmt::Display for Losers<'_> {
         }
         for (i, rejected) in self.0.iter().enumerate() {
             write!(f, "{} {rejected}", if i == 0 { ":" } else { ";" })?;
+        }
+        let mut told = Vec::new();
+        for remedy in self
+            .0
+            .iter()
+            .filter_map(|rejected| rejected.reason.remedy())
+        {
+            if !told.contains(&remedy) {
+                write!(f, "; {remedy}")?;
+                told.push(remedy);
+            }
         }
         Ok(())
     }

@@ -237,6 +237,8 @@ fn gaps_concern_the_links_that_touch_a_region_and_no_others() {
         assert!(plan(key(3)).is_ok() && plan(key(3).pitched(other)).is_ok());
         assert!(plan(pitched).is_err());
         let error = plan(key(3).pitched(own)).err().unwrap();
+        let told = error.to_string();
+        assert_eq!(told.matches("in one piece first").count(), 1, "{told}");
         let NoPlan::NoRoute { rejected, .. } = error else {
             panic!("{error}");
         };
