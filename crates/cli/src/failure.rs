@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{fmt, io};
 
-use transload::hal::{AllocError, ErrorClass, NotRegular};
+use transload::hal::{AllocError, ErrorClass, NotRegular, SystemError};
 use transload::host::FileError;
 use transload::{OpenError, PlaceError, ProfileError, TransferError};
 use transload_tensors::{LoadError, ModelError, SaveError};
@@ -36,7 +36,7 @@ pub(crate) enum Failure {
     #[error("{}", Unread(.0))]
     Open(#[from] OpenError),
     /// A file that cannot be created.
-    #[error("cannot create {path}: {source}", path = path.display())]
+    #[error("cannot create {path}: {}", SystemError(source), path = path.display())]
     Create { path: PathBuf, source: io::Error },
     /// A path that ends as a directory's, where nothing is.
     #[error(
@@ -211,9 +211,7 @@ impl Failure {
             Failure::Arguments(_)
             | Failure::Topology(_)
             | Failure::Machine { .. }
-            | Failure::Create { .. }
             | Failure::NoFolder { .. }
-            | Failure::Folder { .. }
             | Failure::NoDirectory { .. }
             | Failure::StandardOutput { .. }
             | Failure::Replaces { .. }
@@ -221,9 +219,12 @@ impl Failure {
             | Failure::Nodes { .. }
             | Failure::Twins { .. }
             | Failure::NoKey
-            | Failure::Key(_)
             | Failure::Address { .. }
             | Failure::Occupied { .. } => Kind::Usage,
+            Failure::Create { source, .. } | Failure::Folder { source, .. } => {
+                by_class(ErrorClass::of_io(source))
+            }
+            Failure::Key(error) => by_class(error.class()),
             Failure::Open(error) => by_class(error.class()),
             Failure::Model(error) => by_class(error.class()),
             Failure::Load(error) => by_class(error.class()),

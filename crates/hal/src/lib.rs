@@ -29,6 +29,8 @@ mod process;
 mod regular;
 mod span;
 #[cfg(feature = "std")]
+mod system;
+#[cfg(feature = "std")]
 mod threads;
 
 pub use alloc_spec::AllocSpec;
@@ -54,7 +56,9 @@ pub use process::{Process, ProcessBound};
 pub use regular::{NotRegular, open_regular, read_regular};
 pub use span::HostSpan;
 #[cfg(feature = "std")]
-pub use threads::{Sleepers, Worker};
+pub use system::SystemError;
+#[cfg(feature = "std")]
+pub use threads::{Sleepers, Worker, spawn};
 pub use transload_core::defaults;
 pub use transload_core::{
     Access, BackendId, Conversion, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, Element,

@@ -1,5 +1,6 @@
 //! Threads of backends: those that wait for a fence, and one that serves.
 
+use std::io;
 use std::string::String;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -58,16 +59,21 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread, if this was not done before, with the name and the work that `make` gives. Returns whether there is
-    /// one; the system may refuse.
-    pub fn start<W: FnOnce() + Send + 'static>(&self, make: impl FnOnce() -> (String, W)) -> bool {
+    /// Starts the thread, if this was not done before, with the name and the work that `make` gives.
+    ///
+    /// # Errors
+    /// As [`spawn`].
+    pub fn start<W: FnOnce() + Send + 'static>(
+        &self,
+        make: impl FnOnce() -> (String, W),
+    ) -> io::Result<()> {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         if started.is_none() {
             let (name, work) = make();
-            let thread = thread::Builder::new().name(name).spawn(work);
-            *started = thread.ok().map(|thread| (thread, std::process::id()));
+            let thread = spawn(name, work)?;
+            *started = Some((thread, std::process::id()));
         }
-        started.is_some()
+        Ok(())
     }
 
     /// Waits for the end of the thread, if it was started. Does not wait on the thread itself, or in a forked child, where
@@ -83,6 +89,23 @@ impl Worker {
             let _ = thread.join();
         }
     }
+}
+
+/// Starts a thread.
+///
+/// # Errors
+/// When the system refuses a thread: the error says so, and what to do.
+pub fn spawn<T: Send + 'static>(
+    name: String,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let thread = thread::Builder::new().name(name).spawn(work);
+    thread.map_err(|error| {
+        let told = std::format!(
+            "the system gave no thread: {error}; end other threads or processes, or raise the limit, as `ulimit -u` does"
+        );
+        io::Error::new(error.kind(), told)
+    })
 }
 
 #[cfg(test)]
@@ -116,7 +139,7 @@ mod tests {
         for number in [1, 2] {
             let tell = tell.clone();
             let work = move || tell.send(number).unwrap();
-            assert!(worker.start(|| ("worker".into(), work)));
+            worker.start(|| ("worker".into(), work)).unwrap();
         }
         worker.join();
         drop(tell);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
-use transload::hal::{External, Span, read_regular};
+use transload::hal::{External, Span, SystemError, read_regular};
 use transload::host::{FileError, HostFile};
 use transload::{Buffer, ErrorClass, MemoryId, OpenError, TransferManager};
 
@@ -176,7 +176,7 @@ pub enum ModelError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// A folder or an index that was not read.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("{path}: {}", SystemError(source), path = path.display())]
     Read {
         /// The folder or index.
         path: PathBuf,
@@ -278,10 +278,7 @@ impl ModelError {
             | ModelError::Header {
                 source: HeaderError::Read(source),
                 ..
-            } => match source.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => ErrorClass::Caller,
-                _ => ErrorClass::Failed,
-            },
+            } => ErrorClass::of_io(source),
             _ => ErrorClass::Caller,
         }
     }

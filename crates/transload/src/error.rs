@@ -211,12 +211,8 @@ impl Eq for OpenError {}
 impl OpenError {
     /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
-        use std::io::ErrorKind::{OutOfMemory, QuotaExceeded, StorageFull};
         match self {
-            OpenError::File(error) => match error.source_io().map(std::io::Error::kind) {
-                Some(OutOfMemory | QuotaExceeded | StorageFull) => ErrorClass::Exhausted,
-                _ => ErrorClass::Caller,
-            },
+            OpenError::File(error) => error.class(),
             OpenError::Manager { source, .. } => source.class(),
         }
     }

@@ -118,10 +118,11 @@ impl Reaper {
 
     /// Starts the thread if it does not run.
     fn has_thread(&self) -> bool {
-        self.thread.start(|| {
+        let start = || {
             let post = Arc::clone(&self.post);
             ("transload-cuda-reaper".into(), move || post.run())
-        })
+        };
+        self.thread.start(start).is_ok()
     }
 }
 

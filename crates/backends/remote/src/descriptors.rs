@@ -24,7 +24,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
 };
-use transload_hal::HostSpan;
+use transload_hal::{HostSpan, spawn};
 
 use crate::key::fill_random;
 
@@ -69,18 +69,17 @@ impl Descriptors {
         let socket = Arc::new(UnixListener::bind_addr(&address)?);
         let is_over = Arc::new(AtomicBool::new(false));
         let (listening, over) = (Arc::clone(&socket), Arc::clone(&is_over));
-        let thread = thread::Builder::new()
-            .name("transload-memfd".into())
-            .spawn(move || {
-                while !over.load(Ordering::Acquire) {
-                    match listening.accept() {
-                        // A client learns of a refusal by the end of the connection.
-                        Ok((stream, _)) => drop(answer(stream.as_fd(), own_user(), &find)),
-                        Err(_) if over.load(Ordering::Acquire) => {}
-                        Err(_) => thread::park_timeout(RETRY),
-                    }
+        let listen = move || {
+            while !over.load(Ordering::Acquire) {
+                match listening.accept() {
+                    // A client learns of a refusal by the end of the connection.
+                    Ok((stream, _)) => drop(answer(stream.as_fd(), own_user(), &find)),
+                    Err(_) if over.load(Ordering::Acquire) => {}
+                    Err(_) => thread::park_timeout(RETRY),
                 }
-            })?;
+            }
+        };
+        let thread = spawn("transload-memfd".into(), listen)?;
         Ok(Descriptors {
             name,
             socket,

@@ -13,7 +13,7 @@ use graviola::signing::eddsa::Ed25519SigningKey;
 use graviola::util::is_cpu_supported;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
-use transload_hal::open_regular;
+use transload_hal::{ErrorClass, SystemError, open_regular};
 use zeroize::Zeroizing;
 
 /// The secret half of a machine's key: an Ed25519 key. Clones share it, and it is overwritten in memory after the last
@@ -223,7 +223,7 @@ pub enum KeyError {
         len: usize,
     },
     /// The file cannot be read.
-    #[error("cannot read the key file {}: {source}", path.display())]
+    #[error("cannot read the key file {}: {}", path.display(), SystemError(source))]
     Read {
         /// The file.
         path: PathBuf,
@@ -251,13 +251,30 @@ pub enum KeyError {
         source: Box<KeyError>,
     },
     /// The file cannot be made.
-    #[error("cannot write the key file {}: {source}", path.display())]
+    #[error("cannot write the key file {}: {}", path.display(), SystemError(source))]
     Write {
         /// The file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
+}
+
+impl KeyError {
+    /// Returns the category of the error. Use it to decide whether to retry.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            KeyError::Processor => ErrorClass::Unsupported,
+            KeyError::Random => ErrorClass::Failed,
+            KeyError::Read { source, .. } | KeyError::Write { source, .. } => {
+                ErrorClass::of_io(source)
+            }
+            KeyError::Pem { .. }
+            | KeyError::PublicText { .. }
+            | KeyError::Exposed { .. }
+            | KeyError::InFile { .. } => ErrorClass::Caller,
+        }
+    }
 }
 
 /// The letters of a public key: 32 bytes at 6 bits a letter.

@@ -215,7 +215,7 @@ impl Queue {
             let name = format!("transload-{}", shared.gpu.id);
             (name, move || shared.run())
         };
-        if !self.thread.start(make) {
+        if self.thread.start(make).is_err() {
             // No thread could report the end later, so this thread finishes the work now.
             self.shared.finish_all();
         }

@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use transload::hal::{
-    CompletionSink, ErrorClass, Fault, Fence, Outcome, Sleepers, SubmitError, Waited, Worker,
+    CompletionSink, Fault, Fence, Outcome, Sleepers, SubmitError, Waited, Worker,
 };
 
 use super::fetch::Requests;
@@ -91,9 +91,7 @@ impl Queue {
             // Look-ups of names may take long, and have nothing of ours.
             runtime.shutdown_background();
         };
-        if !self.thread.start(|| ("transload-remote".into(), work)) {
-            return Err(io::Error::other("the system gave no thread for requests"));
-        }
+        self.thread.start(|| ("transload-remote".into(), work))?;
         *started = Some((handle.clone(), end));
         Ok(handle)
     }
@@ -116,9 +114,8 @@ impl Queue {
         if requests.0.is_empty() {
             return Ok(Fence::immediate(BACKEND));
         }
-        let refused = |error: io::Error| {
-            SubmitError::Refused(Fault::new(ErrorClass::Exhausted, error.to_string()))
-        };
+        let refused =
+            |error: io::Error| SubmitError::Refused(Fault::of_io("cannot send requests", &error));
         let runtime = self.runtime().map_err(refused)?;
         let progress = Arc::<Progress>::default();
         let number = {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use transload::hal::SystemError;
 use transload::{ErrorClass, TransferError};
 
 use crate::{DType, TensorError};
@@ -43,7 +44,7 @@ pub enum SaveError {
         reason: String,
     },
     /// A file that was not created, written to the disk or put in its place.
-    #[error("cannot write {path}: {source}", path = path.display())]
+    #[error("cannot write {path}: {}", SystemError(source), path = path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -99,14 +100,7 @@ impl SaveError {
             | SaveError::Ending { .. }
             | SaveError::Header { .. } => ErrorClass::Caller,
             SaveError::Tensor { source, .. } => source.class(),
-            SaveError::File { source, .. } => match source.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorClass::Exhausted,
-                io::ErrorKind::NotFound
-                | io::ErrorKind::PermissionDenied
-                | io::ErrorKind::InvalidInput
-                | io::ErrorKind::NotADirectory => ErrorClass::Caller,
-                _ => ErrorClass::Failed,
-            },
+            SaveError::File { source, .. } => ErrorClass::of_io(source),
             SaveError::Library(error) => error.class(),
             SaveError::Transfer { source, .. } => source.class(),
         }

@@ -73,7 +73,7 @@ impl ServeOptions {
 #[non_exhaustive]
 pub enum ServeError {
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {error}")]
+    #[error("cannot listen on {address}: {}", transload_hal::SystemError(error))]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -104,6 +104,7 @@ impl ServeError {
     pub fn class(&self) -> crate::ErrorClass {
         match self {
             ServeError::Manager(error) => error.class(),
+            ServeError::Listen { error, .. } => crate::ErrorClass::of_io(error),
             _ => crate::ErrorClass::Caller,
         }
     }
@@ -382,14 +383,12 @@ impl TransferManager {
         let thread = {
             let (serving, listener) = (Arc::clone(&serving), Arc::clone(&listener));
             let (key, allow, session) = (options.key, options.allow, options.session);
-            std::thread::Builder::new()
-                .name("transload-serve".into())
-                .spawn(move || {
-                    while let Some(stream) = listener.accept() {
-                        serving.admit(stream, &key, &allow, &session);
-                    }
-                })
-                .map_err(failed)?
+            let accept = move || {
+                while let Some(stream) = listener.accept() {
+                    serving.admit(stream, &key, &allow, &session);
+                }
+            };
+            transload_hal::spawn("transload-serve".into(), accept).map_err(failed)?
         };
         Ok(Server {
             serving,

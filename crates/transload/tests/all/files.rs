@@ -217,3 +217,57 @@ fn mapped(path: &std::path::Path) -> Result<transload::hal::External, Box<dyn Er
     let file = HostFile::open_writable(path)?;
     Ok(transload::hal::External::Object(Box::new(file)))
 }
+
+/// The limit is one of the whole process, so the test runs itself in a process of its own.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_process_without_descriptors_is_told_the_limit_and_goes_on_when_it_has_some_again() -> Outcome {
+    const CHILD: &str = "TRANSLOAD_TEST_DESCRIPTORS";
+    if std::env::var_os(CHILD).is_none() {
+        let name = "files::a_process_without_descriptors_is_told_the_limit_and_goes_on_when_it_has_some_again";
+        let mut child = std::process::Command::new(std::env::current_exe()?);
+        child.args(["--exact", name, "--nocapture"]).env(CHILD, "1");
+        assert!(child.status()?.success());
+        return Ok(());
+    }
+    let folder = Folder::new("descriptors");
+    let manager = TransferManager::builder().host().build()?;
+    let path = folder.path("file");
+    fs::write(&path, [7; 100])?;
+    let limit = libc::rlimit {
+        rlim_cur: 40,
+        rlim_max: 40,
+    };
+    // SAFETY: the call reads the limits alone.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    let mut files = Vec::new();
+    let opened = loop {
+        match fs::File::open(&path) {
+            Ok(file) => files.push(file),
+            Err(_) => break manager.open_file(&path).map_err(transload::Error::from),
+        }
+    };
+    let shared = AllocSpec::bytes(1 << 20);
+    let errors = [
+        opened.err(),
+        manager
+            .create_file(folder.path("new"), 5)
+            .err()
+            .map(Into::into),
+        // Shared memory of this size has a descriptor.
+        manager.allocate("cpu:0/shared".parse()?, shared).err(),
+    ];
+    for error in errors {
+        let error = error.ok_or("it was done without a descriptor")?;
+        assert_eq!(error.class(), ErrorClass::Exhausted, "{error}");
+        let told = error.to_string();
+        for part in ["Too many open files", "may have 40 open", "ulimit -n"] {
+            assert_eq!(told.matches(part).count(), 1, "{told}");
+        }
+        assert!(!told.contains("no room"), "{told}");
+    }
+    drop(files);
+    manager.open_file(&path)?;
+    manager.allocate("cpu:0/shared".parse()?, shared)?;
+    Ok(())
+}

@@ -289,7 +289,7 @@ impl Lane {
             let name = format!("transload-{}-{}", shared.context.id, shared.way as usize);
             (name, move || shared.run())
         };
-        if !self.thread.start(make) {
+        if self.thread.start(make).is_err() {
             // No thread could report the end later, so this thread finishes the work now.
             self.shared.finish_all();
         }

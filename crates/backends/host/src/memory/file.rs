@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 #[cfg(not(any(unix, windows)))]
 use transload_hal::HOST;
-use transload_hal::{ErrorClass, Fault, MemoryId, NotRegular, Span, StorageId, open_regular};
+use transload_hal::{
+    ErrorClass, Fault, MemoryId, NotRegular, Span, StorageId, SystemError, open_regular,
+};
 
 use super::direct::{Direct, cached_share};
-use super::storage::io_fault;
 use super::{DISK, FILE};
 
 /// A range of a regular file that serves as memory; the owner of a buffer in `cpu:0/file` or `cpu:0/disk`.
@@ -41,7 +42,7 @@ pub struct HostFile {
 #[non_exhaustive]
 pub enum FileError {
     /// The system failed to open, create, extend or describe the file.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("{path}: {}", SystemError(source), path = path.display())]
     System {
         /// The file.
         path: PathBuf,
@@ -363,6 +364,14 @@ impl HostFile {
 }
 
 impl FileError {
+    /// Returns the category of the error. Use it to decide whether to retry.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::System { source, .. } => ErrorClass::of_io(source),
+            _ => ErrorClass::Caller,
+        }
+    }
+
     /// The system's error, where it was the system.
     pub fn source_io(&self) -> Option<&io::Error> {
         match self {
@@ -376,13 +385,9 @@ impl FileError {
 
     /// The error as a fault of the host.
     pub(super) fn to_fault(&self) -> Fault {
-        match self.source_io() {
-            Some(source) => {
-                let mut fault = io_fault("", source);
-                fault.message = self.to_string().into();
-                fault
-            }
-            None => Fault::new(ErrorClass::Caller, self.to_string()),
+        match self {
+            Self::System { path, source } => Fault::of_io(&path.display().to_string(), source),
+            other => Fault::new(other.class(), other.to_string()),
         }
     }
 }

@@ -9,7 +9,6 @@ use super::hint;
 #[cfg(unix)]
 use super::mapping::Mapping;
 #[cfg(unix)]
-use super::storage::io_fault;
 use super::storage::{check_alignment, check_len};
 
 /// The smallest alignment given: what DLPack promises of tensors (dlpack.h 1.3, `DLTensor::data`). It is whole cache lines, so
@@ -137,8 +136,8 @@ impl HeapMemory {
         if len < MAP_FROM_BYTES && !huge {
             return Self::back_by_allocator(len, align, HugePages::NotAsked);
         }
-        let mapping =
-            Mapping::anonymous(len, align).map_err(|error| io_fault("mapping memory", &error))?;
+        let mapping = Mapping::anonymous(len, align)
+            .map_err(|error| Fault::of_io("mapping memory", &error))?;
         let huge_pages = if huge {
             advise_huge(&mapping, len)
         } else {

@@ -15,7 +15,7 @@ use windows_sys::Win32::System::Memory::{
 };
 use windows_sys::Win32::System::SystemInformation::{GetSystemInfo, SYSTEM_INFO};
 
-use super::storage::{buffer_at, check_alignment, check_len, io_fault};
+use super::storage::{buffer_at, check_alignment, check_len, not_allocated};
 
 /// The owner of a buffer in `cpu:0/shared`: a view of a section.
 #[derive(Debug)]
@@ -36,11 +36,7 @@ impl SharedMemory {
         check_alignment(memory, spec.alignment, 1, granularity())?;
         let made = Section::new(None, len.max(1) as u64, true)
             .and_then(|section| Self::map(section, Span::new(0, spec.len_bytes), true));
-        made.map_err(|error| AllocError::OutOfMemory {
-            memory,
-            len_bytes: spec.len_bytes,
-            fault: io_fault("shared memory", &error),
-        })
+        made.map_err(|error| not_allocated(memory, spec.len_bytes, &error))
     }
 
     /// Maps the bytes `span` of a section, which the system refuses where they are not all within it.

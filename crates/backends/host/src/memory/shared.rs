@@ -20,7 +20,7 @@ use super::alias::{self, Alias};
 use super::arena::{MOST_BYTES, Pages};
 use super::hint;
 use super::mapping::{FileAccess, Mapping};
-use super::storage::{buffer_at, check_alignment, check_len, io_fault};
+use super::storage::{buffer_at, check_alignment, check_len, not_allocated};
 
 /// The owner of a buffer in `cpu:0/shared`: pages, and the file behind them.
 #[derive(Debug)]
@@ -70,11 +70,7 @@ impl SharedMemory {
             true => Pages::allocate(len, align).map(|pages| Self::small(pages, spec.len_bytes)),
             false => Self::create(spec.len_bytes, align),
         };
-        let shared = made.map_err(|error| AllocError::OutOfMemory {
-            memory,
-            len_bytes: spec.len_bytes,
-            fault: io_fault("shared memory", &error),
-        })?;
+        let shared = made.map_err(|error| not_allocated(memory, spec.len_bytes, &error))?;
         if spec.staging {
             hint::populate(shared.host(), true);
         }
@@ -304,7 +300,7 @@ pub fn seal(buffer: Buffer) -> Result<Buffer, SealError> {
         Err((shared, error)) => Err(SealError {
             buffer: shared.map(|shared| shared.into_buffer(memory)),
             reason: SealReason::System {
-                fault: io_fault("sealing shared memory", &error),
+                fault: Fault::of_io("sealing shared memory", &error),
             },
         }),
     }

@@ -3,8 +3,8 @@
 use std::io;
 
 use transload_hal::{
-    AllocError, Buffer, ErrorClass, ExternalKind, Fault, HOST, HostSpan, ImportError, MemoryId,
-    Owner, StorageId, StorageInfo,
+    AllocError, Buffer, ExternalKind, Fault, HOST, HostSpan, ImportError, MemoryId, Owner,
+    StorageId, StorageInfo,
 };
 
 /// The buffer of bytes at an address; `identity` is their storage, and the position of the first byte in it.
@@ -65,29 +65,20 @@ pub(super) fn check_alignment(
     })
 }
 
-/// Converts a system error into a fault; `what` names the action that failed.
-pub(crate) fn io_fault(what: &str, error: &io::Error) -> Fault {
-    let class = match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput => {
-            ErrorClass::Caller
+/// Why memory was not allocated. Only a lack of room is one of the memory: the process may lack descriptors, too, or be
+/// forbidden to have such memory.
+pub(super) fn not_allocated(memory: MemoryId, len_bytes: u64, error: &io::Error) -> AllocError {
+    let fault = Fault::of_io("the system gave none", error);
+    match error.kind() {
+        io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            AllocError::OutOfMemory {
+                memory,
+                len_bytes,
+                fault,
+            }
         }
-        io::ErrorKind::OutOfMemory
-        | io::ErrorKind::StorageFull
-        | io::ErrorKind::QuotaExceeded
-        | io::ErrorKind::FileTooLarge => ErrorClass::Exhausted,
-        io::ErrorKind::Unsupported => ErrorClass::Unsupported,
-        _ => ErrorClass::Failed,
-    };
-    let told = format!("{what}: {error}");
-    let Some(code) = error.raw_os_error() else {
-        return Fault::new(class, told);
-    };
-    // A fault's text contains its code already.
-    let message = match told.strip_suffix(&format!(" (os error {code})")) {
-        Some(without) => without.to_owned(),
-        None => told,
-    };
-    Fault::new(class, message).with_code(code.into())
+        _ => AllocError::Failed { memory, fault },
+    }
 }
 
 /// Why an external cannot be taken in.

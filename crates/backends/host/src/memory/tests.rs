@@ -1,8 +1,5 @@
-use std::io;
-
 use transload_hal::{External, ExternalKind, HostSpan, ImportError, Span};
 
-use super::storage::io_fault;
 use super::*;
 
 #[test]
@@ -77,16 +74,6 @@ fn files_become_buffers_with_their_length_and_rights() {
         Err(ImportError::Unsupported { .. })
     ));
     assert!(buffer.into_owner::<HostFile>().is_ok());
-}
-
-#[test]
-fn the_code_of_a_system_error_is_told_once() {
-    let fault = io_fault("writing", &io::Error::from_raw_os_error(28));
-    assert_eq!(fault.code, Some(28));
-    let told = fault.to_string();
-    assert_eq!(told.matches("28").count(), 1, "{told}");
-    let made_up = io_fault("writing", &io::Error::other("no"));
-    assert_eq!(made_up.to_string(), "writing: no");
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -8,7 +8,6 @@ use transload_hal::{Conversion, ErrorClass, Fault, Span};
 
 use crate::memory::direct::Row;
 use crate::memory::file::{HostFile, read_at};
-use crate::memory::storage::io_fault;
 use crate::raw::{self, Store};
 
 /// The first byte of an operand.
@@ -423,7 +422,7 @@ fn truncated(file: &HostFile, end: u64, offset: u64, len_bytes: u64) -> Fault {
 
 fn refused(file: &HostFile, what: &str, offset: u64, len_bytes: u64, error: &io::Error) -> Fault {
     let last = offset + len_bytes;
-    io_fault(
+    Fault::of_io(
         &format!("{what} bytes {offset}..{last} of {}", file.path().display()),
         error,
     )

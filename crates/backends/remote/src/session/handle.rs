@@ -83,8 +83,11 @@ impl Shared {
         self.is_closing.load(Ordering::Acquire)
     }
 
-    /// Starts the session's thread. Returns whether the system did.
-    pub(super) fn spawn(self: &Arc<Shared>, work: impl FnOnce() + Send + 'static) -> bool {
+    /// Starts the session's thread.
+    pub(super) fn spawn(
+        self: &Arc<Shared>,
+        work: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
         let of_thread = Arc::clone(self);
         self.worker().start(|| {
             let work = move || {

@@ -70,10 +70,8 @@ pub(super) fn start(
         };
         handler.closed(reason);
     });
-    match started {
-        true => Ok(SessionHandle { shared }),
-        false => Err(failed(io::ErrorKind::OutOfMemory.into())),
-    }
+    started.map_err(failed)?;
+    Ok(SessionHandle { shared })
 }
 
 fn open(

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use transload_hal::ErrorClass;
+use transload_hal::{ErrorClass, SystemError};
 
 use crate::error::{FORKED, Forked};
 
@@ -16,7 +16,7 @@ pub const FORMAT: u32 = 1;
 #[non_exhaustive]
 pub enum ProfileError {
     /// The system did not read the file.
-    #[error("cannot read the profile in {path}: {source}", path = path.display())]
+    #[error("cannot read the profile in {path}: {}", SystemError(source), path = path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -24,7 +24,7 @@ pub enum ProfileError {
         r#source: io::Error,
     },
     /// The system did not write the file. An existing file is unchanged.
-    #[error("cannot save the profile in {path}: {source}", path = path.display())]
+    #[error("cannot save the profile in {path}: {}", SystemError(source), path = path.display())]
     Write {
         /// The file.
         path: PathBuf,
@@ -81,13 +81,8 @@ impl ProfileError {
     /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
         match self {
-            ProfileError::Write { source, .. }
-                if matches!(
-                    source.kind(),
-                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-                ) =>
-            {
-                ErrorClass::Exhausted
+            ProfileError::Read { source, .. } | ProfileError::Write { source, .. } => {
+                ErrorClass::of_io(source)
             }
             _ => ErrorClass::Caller,
         }

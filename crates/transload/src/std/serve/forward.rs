@@ -83,14 +83,13 @@ impl Nodes {
         let (nodes, address, remote) =
             (Arc::clone(self), String::from(address), node.remote.clone());
         drop(known);
-        let thread = std::thread::Builder::new().name("transload-forward".into());
-        let spawned = thread.spawn(move || {
+        let spawned = transload_hal::spawn("transload-forward".into(), move || {
             let found = nodes.connect(remote, &address, key);
             nodes.settle(key, found);
         });
         if let Err(error) = spawned {
-            let message = format!("no thread to connect with: {error}");
-            self.settle(key, Err(Fault::new(ErrorClass::Exhausted, message)));
+            let fault = Fault::of_io("cannot connect to the other node", &error);
+            self.settle(key, Err(fault));
         }
     }
 

@@ -8,10 +8,9 @@ use std::os::windows::io::{
     AsHandle as _, AsRawHandle as _, BorrowedHandle as Borrowed, OwnedHandle as Owned,
 };
 
-use transload_hal::{Buffer, External, ExternalKind, ImportError, Span};
+use transload_hal::{Buffer, External, ExternalKind, Fault, ImportError, Span};
 
 use crate::memory::file::HostFile;
-use crate::memory::storage::io_fault;
 
 /// The kind of these handles.
 pub(super) const KIND: ExternalKind = if cfg!(windows) {
@@ -35,7 +34,7 @@ pub(super) fn export(buffer: &Buffer) -> Result<External, ImportError> {
         move |error: io::Error| ImportError::Failed {
             memory,
             kind: KIND,
-            fault: io_fault(doing, &error),
+            fault: Fault::of_io(doing, &error),
         }
     };
     let handle = handle(buffer).map_err(failed("giving a buffer a descriptor of its own"))?;

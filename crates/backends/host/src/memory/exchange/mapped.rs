@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
-use transload_hal::{Buffer, ExternalKind, ImportError, MemoryId, Span};
+use transload_hal::{Buffer, ExternalKind, Fault, ImportError, MemoryId, Span};
 
 use crate::memory::SHARED;
 use crate::memory::file::HostFile;
 use crate::memory::mapping::{FileAccess, page_bytes};
 use crate::memory::shared::{SharedMemory, is_sealed};
-use crate::memory::storage::{invalid, io_fault};
+use crate::memory::storage::invalid;
 
 pub(super) fn of_handle(
     memory: MemoryId,
@@ -56,7 +56,7 @@ fn map(
     let failed = |error| ImportError::Failed {
         memory,
         kind,
-        fault: io_fault("mapping a file", &error),
+        fault: Fault::of_io("mapping a file", &error),
     };
     let file = File::from(file);
     let len = file.metadata().map_err(failed)?.len();

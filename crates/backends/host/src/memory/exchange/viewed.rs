@@ -7,7 +7,7 @@ use transload_hal::{Buffer, ExternalKind, ImportError, MemoryId, Span};
 use crate::memory::SHARED;
 use crate::memory::file::HostFile;
 use crate::memory::section::{Section, SharedMemory};
-use crate::memory::storage::{invalid, io_fault};
+use crate::memory::storage::invalid;
 
 /// Maps bytes of the section behind a handle.
 pub(super) fn of_handle(
@@ -54,6 +54,6 @@ fn failed(memory: MemoryId, kind: ExternalKind) -> impl Fn(std::io::Error) -> Im
     move |error| ImportError::Failed {
         memory,
         kind,
-        fault: io_fault("mapping shared memory", &error),
+        fault: Fault::of_io("mapping shared memory", &error),
     }
 }
