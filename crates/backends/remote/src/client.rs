@@ -39,6 +39,8 @@ struct Asked {
     len_bytes: u64,
     /// Bytes that have come in.
     arrived: u64,
+    /// Bytes that have gone out.
+    sent: u64,
     /// Bytes that the other machine has asked for.
     gone: u64,
     /// When it must have ended, once it was asked to stop.
@@ -55,6 +57,16 @@ struct Asked {
 }
 
 impl Asked {
+    /// Adds how far a write had come to the reason for which its session has ended. How much of a span has come in is not known.
+    fn cut(&self, mut fault: Fault) -> Fault {
+        if let End::Source(_) = self.end {
+            let (sent, of) = (self.sent, self.len_bytes);
+            let told = format!("{}; {sent} of its {of} bytes had gone out", fault.message);
+            fault.message = told.into();
+        }
+        fault
+    }
+
     fn stop(&mut self, id: u64, pipe: &mut Pipe) -> Result<(), ProtocolError> {
         self.limit
             .get_or_insert_with(|| Instant::now() + STOP_LIMIT);
@@ -106,6 +118,7 @@ impl Client {
             end,
             len_bytes,
             arrived: 0,
+            sent: 0,
             gone: eager_bytes,
             limit: None,
             network,
@@ -253,7 +266,12 @@ impl Client {
         match moved {
             Ok(len) => {
                 asked.job.advance(len);
-                asked.arrived += if is_in { len } else { 0 };
+                let sum = if is_in {
+                    &mut asked.arrived
+                } else {
+                    &mut asked.sent
+                };
+                *sum += len;
             }
             // The other machine's range fails, too, and it tries others, or ends the operation.
             Err(reason) => {
@@ -389,7 +407,9 @@ impl Handler for Client {
     }
 
     fn closed(&mut self, reason: SessionError) {
-        let mut fault = self.line.fault(&reason);
+        let mut fault = self.line.fault(format_args!(
+            "{reason}; what was allocated there is lost with the session: allocate it again"
+        ));
         fault.class = ErrorClass::Lost;
         if matches!(reason, SessionError::Silent { .. }) {
             let _ = self.line.silent.set((Instant::now(), reason.clone()));
@@ -400,7 +420,7 @@ impl Handler for Client {
             std::mem::take(&mut commands.waiting)
         };
         for (_, asked) in self.operations.drain() {
-            asked.job.end(Outcome::Failed(fault.clone()));
+            asked.job.end(Outcome::Failed(asked.cut(fault.clone())));
             asked.end.tell_other_half(false);
         }
         for (_, question) in self.questions.drain() {

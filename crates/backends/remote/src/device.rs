@@ -82,7 +82,19 @@ impl Eq for NodeError {}
 impl NodeError {
     /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
-        ErrorClass::Unsupported
+        match self {
+            NodeError::Session { error, .. } => error.class(),
+            NodeError::Offer { .. } => ErrorClass::Unsupported,
+        }
+    }
+
+    /// The error as that of a call that had to connect again.
+    pub fn to_fault(&self) -> Fault {
+        let class = match self.class() {
+            ErrorClass::Exhausted => ErrorClass::Exhausted,
+            _ => ErrorClass::Failed,
+        };
+        Fault::new(class, self.to_string())
     }
 }
 
@@ -142,7 +154,8 @@ impl Remote {
     }
 
     /// Connects again at `address` if the session has ended. Blocks as [`Remote::connect`] does. A machine that fell silent is
-    /// not asked for as long as it was silent.
+    /// not asked for as long as it was silent ([`SessionError::Resting`]): the ways of a transfer would each wait as long to
+    /// find that out again.
     ///
     /// # Errors
     /// As [`NodeError`] lists, and when a memory is not offered any more.
@@ -151,12 +164,11 @@ impl Remote {
         if self.is_connected() {
             return Ok(());
         }
-        // The other ways of a transfer that has failed would each find out anew.
         let last = self.line();
-        let silent = last.silent.get();
-        if let Some((_, error)) = silent.filter(|(at, _)| at.elapsed() < self.options.silent_after)
+        if let Some((since, error)) = last.silent.get()
+            && let Some(left) = self.options.silent_after.checked_sub(since.elapsed())
         {
-            let (node, error) = (self.node, error.clone());
+            let (node, error) = (self.node, error.clone().after_rest(left));
             return Err(NodeError::Session { node, error });
         }
         let line = Line::new(self.node, self.peer, address, Arc::clone(&self.board));
@@ -203,7 +215,7 @@ impl Remote {
             }
         }
         let connected = self.reconnect(&line.address);
-        connected.map_err(|error| failed(Fault::new(ErrorClass::Failed, error.to_string())))?;
+        connected.map_err(|error| failed(error.to_fault()))?;
         ask(&self.line())
     }
 

@@ -25,8 +25,8 @@ impl Session {
     /// session opened.
     ///
     /// # Errors
-    /// [`SessionError::Start`] if the system gives no thread or no handle, and [`SessionError::Tls`] if TLS does not take
-    /// the key; the handler is dropped without a call then.
+    /// [`SessionError::Address`] if `address` is none, [`SessionError::Start`] if the system gives no thread or no handle, and
+    /// [`SessionError::Tls`] if TLS does not take the key; the handler is dropped without a call then.
     pub fn connect(
         address: impl Into<String>,
         key: &PrivateKey,
@@ -35,6 +35,7 @@ impl Session {
         options: Options,
     ) -> Result<SessionHandle, SessionError> {
         let address = address.into();
+        SessionError::check_address(&address)?;
         let pipe = Pipe::client(key, node);
         let origin = run::Origin::Connect;
         run::start(address, origin, pipe, Box::new(handler), options)

@@ -290,7 +290,7 @@ fn an_address_without_a_node_is_told_with_the_step() {
         .local_addr()
         .unwrap()
         .to_string();
-    for (address, expected) in [(&*address, Step::Connect), ("no port", Step::Resolve)] {
+    for (address, expected) in [(&*address, Step::Connect), ("no.invalid:1", Step::Resolve)] {
         let reason = Side::connect(address, &key, key.public(), Options::default()).closed();
         assert!(
             matches!(&reason, SessionError::Io { step, .. } if *step == expected),

@@ -453,3 +453,14 @@ fn a_transfer_between_two_machines_has_its_turn_at_both() {
     one.wait_until_empty();
     two.wait_until_empty();
 }
+
+#[test]
+fn an_address_without_a_port_is_the_caller_s_mistake() {
+    let (key, manager) = (PrivateKey::generate().unwrap(), manager());
+    let refused = manager.connect(NODE, "10.0.0.2", &key, key.public());
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.class(), ErrorClass::Caller, "{refused}");
+    let told = refused.to_string();
+    let parts = ["box2", "\"10.0.0.2\"", "ADDRESS:PORT"];
+    assert!(parts.iter().all(|part| told.contains(part)), "{told}");
+}
