@@ -23,7 +23,7 @@ use crate::std::profile::ProfileError;
 pub(crate) use forked::FORKED;
 pub(crate) use forked::Forked;
 pub use memory::{GuardError, PlaceError, RegisterError, ShareError};
-pub use transfer::{BatchError, RegionError, TransferError, TransferFailure};
+pub use transfer::{BatchError, FailedTask, RegionError, TransferError, TransferFailure};
 
 /// Any error of the library: `?` converts each of its other errors into this one.
 ///

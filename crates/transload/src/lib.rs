@@ -138,7 +138,7 @@ pub use engine::types::Priority;
 #[cfg(feature = "std")]
 pub use error::OpenError;
 pub use error::{
-    BatchError, Error, GuardError, PlaceError, RegionError, RegisterError, ShareError,
+    BatchError, Error, FailedTask, GuardError, PlaceError, RegionError, RegisterError, ShareError,
     TransferError, TransferFailure,
 };
 pub use event::Event;

@@ -1,13 +1,14 @@
 //! The engine's record of one transfer, from its acceptance until its handle is gone.
 
 use alloc::boxed::Box;
+use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::Waker;
 
-use transload_core::flight::{Flight, Phase, SlotId, Task, TaskId};
-use transload_core::{DeviceId, Instant, Plan, PlanKey, Ticket};
-use transload_hal::{BackendId, Buffer, Fault, Fence};
+use transload_core::flight::{Failure, Flight, Phase, SlotId, Task, TaskId};
+use transload_core::{DeviceId, Instant, Name, Plan, PlanKey, Ticket};
+use transload_hal::{BackendId, Buffer, ErrorClass, Fault, Fence};
 
 use super::digest::Digest;
 use super::entering::Orders;
@@ -15,7 +16,7 @@ use super::event::EventState;
 use super::group::{Group, Member};
 use super::operand::Operand;
 use super::types::{BatchFlag, FirstSlot, Line, Pair, Priority, QueuePosition};
-use crate::error::TransferError;
+use crate::error::{FailedTask, TransferError, TransferFailure};
 use crate::report::{Fallback, Report};
 
 /// The stage of a transfer or guard. [`Active`] lists what holds in each.
@@ -114,6 +115,8 @@ pub(crate) struct Active {
     pub(crate) cancel_on_drop: bool,
     /// Why the current leg failed, and at which backend.
     pub(crate) fault: Option<(BackendId, Fault)>,
+    /// The failed leg that the others follow from, and its number in `fallbacks`.
+    pub(crate) cause: Option<Box<(usize, TransferFailure)>>,
     pub(crate) tried: Vec<Arc<Plan>>,
     pub(crate) fallbacks: Vec<Fallback>,
     pub(crate) digests: Option<[Arc<Digest>; 2]>,
@@ -177,6 +180,7 @@ impl Active {
             shown_bytes: 0,
             cancel_on_drop: false,
             fault: None,
+            cause: None,
             tried: Vec::new(),
             fallbacks: Vec::new(),
             digests: None,
@@ -216,6 +220,7 @@ impl Active {
         self.then.clear();
         self.batch = None;
         self.fault = None;
+        self.cause = None;
         self.proof = None;
         self.alone = None;
         self.has_only_way = false;
@@ -283,6 +288,53 @@ impl Active {
             .iter()
             .find(|lease| lease.id == id)
             .map(|lease| &lease.buffer)
+    }
+
+    /// Returns whether both ends were read, and differ. A checksum is present only between a comparison and the next leg.
+    pub(crate) fn differs(&self, failure: Failure) -> bool {
+        let differ = |[src, dst]: &[Arc<Digest>; 2]| src.value() != dst.value();
+        failure.at.is_none() && self.checksum.is_some() && self.digests.as_ref().is_some_and(differ)
+    }
+
+    /// Tells of a leg that has failed, or of a transfer that failed before its first leg.
+    #[cold]
+    pub(crate) fn failed_leg(&self, plan: Option<&Plan>, failure: Failure) -> TransferFailure {
+        let flight = self.flight.as_ref();
+        let step = failure.at.and_then(|(lane, step)| {
+            let lane = plan?.lanes.get(usize::from(lane))?;
+            lane.steps.get(usize::from(step))
+        });
+        let first = plan.map(|plan| plan.lanes[0].steps[0].backend);
+        let (backend, fault) = self.fault.clone().unwrap_or_else(|| {
+            let unnamed = BackendId(Name::constant("unknown"));
+            let fault = Fault::new(ErrorClass::Failed, "no reason was given");
+            (first.unwrap_or(unnamed), fault)
+        });
+        let memory = |end: &Option<Operand>| match end {
+            Some(end) => end.buffer.memory().to_string(),
+            None => "a buffer".into(),
+        };
+        TransferFailure {
+            task: match failure.phase {
+                Phase::Copy if self.differs(failure) => FailedTask::Compare,
+                Phase::Copy => FailedTask::Copy,
+                Phase::CheckSrc => FailedTask::ReadSource,
+                Phase::CheckDst => FailedTask::ReadDestination,
+            },
+            backend,
+            device: step.map(|step| step.engine.device),
+            route: match plan {
+                Some(plan) => plan.to_string(),
+                None => alloc::format!("{} → {}", memory(&self.src), memory(&self.dst)),
+            },
+            step: failure.at.map(|(_, step)| step),
+            span: failure.span,
+            fault,
+            len_bytes: flight.map_or(0, Flight::len_bytes),
+            leading_bytes: flight.map_or(0, Flight::leading_bytes),
+            others: Vec::new(),
+            routes_tried: 0,
+        }
     }
 
     /// Returns the plan that carried the payload, or carries it now. After a verification the flight's own plan is the

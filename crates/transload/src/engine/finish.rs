@@ -1,13 +1,13 @@
 //! The end of transfers.
 
 use alloc::boxed::Box;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 
+use transload_core::Instant;
 use transload_core::flight::{Failure, Flight, Settled, StopReason, Verdict};
 use transload_core::stats::Sample;
-use transload_core::{BackendId, Instant, Name};
-use transload_hal::{ErrorClass, Fault};
+use transload_hal::Fault;
 
 use super::active::Stage;
 use super::command::{Command, CommandKind, Commands};
@@ -17,7 +17,7 @@ use super::operand::Operand;
 use super::state::State;
 use super::trace::What;
 use super::types::{Index, TransferId};
-use crate::error::{TransferError, TransferFailure};
+use crate::error::TransferError;
 use crate::report::{Rare, Report};
 
 impl State {
@@ -252,36 +252,31 @@ impl State {
 
     pub(super) fn failure(&mut self, index: Index, failure: Failure) -> TransferError {
         let active = &mut self.table[index];
-        let route = active.tried.last().map(|plan| plan.to_string());
-        let unnamed = BackendId(Name::constant("unknown"));
-        let (backend, fault) = active.fault.take().unwrap_or((
-            unnamed,
-            Fault::new(ErrorClass::Failed, "no reason was given"),
-        ));
-        if let (None, Some([src, dst])) = (failure.at, &active.digests)
-            && active.checksum.is_some()
-            && src.value() != dst.value()
+        if active.differs(failure)
+            && let Some([src, dst]) = &active.digests
         {
             return TransferError::Differs {
-                route: route.unwrap_or_default(),
+                route: { active.tried.last() }.map_or_else(String::new, |plan| plan.to_string()),
                 src_checksum: src.value(),
                 dst_checksum: dst.value(),
             };
         }
-        let plan = active.flight.as_ref().and_then(Flight::plan);
-        let step = failure.at.and_then(|(lane, step)| {
-            let lane = plan?.lanes.get(usize::from(lane))?;
-            lane.steps.get(usize::from(step))
-        });
-        TransferError::Failed(Box::new(TransferFailure {
-            backend,
-            device: step.map(|step| step.engine.device),
-            route: route.unwrap_or_default(),
-            step: failure.at.map(|(_, step)| step),
-            span: failure.span,
-            fault,
-            routes_tried: active.tried.len() as u32,
-        }))
+        let (at, mut told) = match active.cause.take() {
+            Some(cause) => *cause,
+            // It failed before its first leg.
+            None => {
+                let plan = active.flight.as_ref().and_then(Flight::plan).cloned();
+                (usize::MAX, active.failed_leg(plan.as_deref(), failure))
+            }
+        };
+        active.fault = None;
+        let others = active.fallbacks.iter().enumerate();
+        told.others = others
+            .filter(|(other, _)| *other != at)
+            .map(|(_, leg)| (leg.plan.to_string(), leg.fault.clone()))
+            .collect();
+        told.routes_tried = active.tried.len() as u32;
+        TransferError::Failed(Box::new(told))
     }
 
     /// Counts a transfer in the statistics. Leaves out what it cannot count: a statistic never fails a transfer.

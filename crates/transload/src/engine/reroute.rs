@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use transload_core::flight::{Failure, Flight, Phase};
 use transload_core::{Instant, LinkId, Plan};
-use transload_hal::{ErrorClass, Fault};
+use transload_hal::ErrorClass;
 
 use super::active::Active;
 use super::planning;
@@ -69,13 +69,18 @@ impl State {
             None if failure.phase == Phase::Copy => flight.copied_by().or(flight.plan()).cloned(),
             _ => flight.plan().cloned(),
         }?;
-        let (_, fault) = active.fault.clone().unwrap_or_else(|| {
-            let backend = failed.lanes[0].steps[0].backend;
-            (
-                backend,
-                Fault::new(ErrorClass::Failed, "no reason was given"),
-            )
+        let told = active.failed_leg(Some(&*failed), failure);
+        let fault = told.fault.clone();
+        // The later legs fail by what the first one met, unless that did not take these bytes or is over.
+        let follows = active.cause.as_ref().is_some_and(|cause| {
+            let cause = &cause.1;
+            let took_none = cause.fault.class == ErrorClass::Unsupported;
+            cause.task.moves() == told.task.moves()
+                && (!took_none || fault.class == cause.fault.class)
         });
+        if !follows {
+            active.cause = Some(Box::new((active.fallbacks.len(), told)));
+        }
         active.fallbacks.push(Fallback {
             plan: failed.clone(),
             fault: fault.clone(),

@@ -1,7 +1,8 @@
 //! Errors of transfers: requests that are refused, and transfers that fail.
 
 use alloc::boxed::Box;
-use alloc::string::String;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 use core::fmt;
 
 use transload_core::{BackendId, DeviceId, MemoryId, NoPlan, PlanKey, Span};
@@ -341,16 +342,20 @@ impl TransferError {
     }
 }
 
-/// The last failure of a transfer that has no route left.
+/// Why a transfer has no route left. The route that failed first leads, since the later ones fail by what the first one met: a
+/// device that is gone, a session that has ended. Where a later route failed for a reason of its own while the first one did
+/// not take these bytes at all ([`ErrorClass::Unsupported`]), the later one leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferFailure {
+    /// What the route was to do.
+    pub task: FailedTask,
     /// The backend that executed the step.
     pub backend: BackendId,
     /// The device whose engine executed the step; `None` when its staging slots could not be had, or the link was found
     /// unfit before.
     pub device: Option<DeviceId>,
-    /// The route that failed last.
+    /// The route.
     pub route: String,
     /// The step of the route, from 0; `None` when its staging slots could not be had.
     pub step: Option<u8>,
@@ -358,23 +363,78 @@ pub struct TransferFailure {
     pub span: Span,
     /// The fault.
     pub fault: Fault,
+    /// The payload bytes of the transfer.
+    pub len_bytes: u64,
+    /// How many leading ones had arrived when the route failed. Whole operations are counted.
+    pub leading_bytes: u64,
+    /// The other routes that were tried, in their order, and why each failed.
+    pub others: Vec<(String, Fault)>,
     /// How many routes were tried.
     pub routes_tried: u32,
 }
 
+/// What a route of a transfer was to do when it failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum FailedTask {
+    /// To copy.
+    Copy,
+    /// To have copied what the source has: both ends were read, and differ.
+    Compare,
+    /// To read the source for [`verify`](crate::Request::verify). The copy is done.
+    ReadSource,
+    /// To read the destination for [`verify`](crate::Request::verify). The copy is done.
+    ReadDestination,
+}
+
+impl FailedTask {
+    /// Returns whether it is about the copy, and not about reading what was copied.
+    pub(crate) fn moves(self) -> bool {
+        matches!(self, FailedTask::Copy | FailedTask::Compare)
+    }
+}
+
 impl fmt::Display for TransferFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let checked = match self.task {
+            FailedTask::Copy | FailedTask::Compare => None,
+            FailedTask::ReadSource => Some("source"),
+            FailedTask::ReadDestination => Some("destination"),
+        };
+        if let Some(end) = checked {
+            write!(
+                f,
+                "all {} bytes were copied, and could not be verified: reading the {end} again by ",
+                self.len_bytes
+            )?;
+        }
         write!(f, "{} failed at {}", self.route, self.backend)?;
         if let Some(device) = self.device {
             write!(f, ", device {device}")?;
         }
-        match self.step {
-            Some(step) => write!(f, ", step {step}, {}", self.span)?,
-            None => f.write_str(", before its first step")?,
+        match (self.task, self.step) {
+            (FailedTask::Compare, _) => {}
+            (_, Some(step)) => write!(f, ", step {step}, {}", self.span)?,
+            (_, None) => f.write_str(", before its first step")?,
         }
         write!(f, ": {}", self.fault)?;
-        if self.routes_tried > 1 {
-            write!(f, " ({} routes were tried)", self.routes_tried)?;
+        if self.task == FailedTask::Copy && self.leading_bytes > 0 {
+            let (arrived, of) = (self.leading_bytes, self.len_bytes);
+            write!(f, "; {arrived} of {of} bytes had arrived")?;
+        }
+        // Routes that failed alike are told together.
+        let alike = self.others.chunk_by(|one, two| one.1 == two.1);
+        for (at, alike) in alike.enumerate() {
+            f.write_str(if at == 0 { "; also tried: " } else { "; " })?;
+            for (at, (route, _)) in alike.iter().enumerate() {
+                write!(f, "{}{route}", if at == 0 { "" } else { ", " })?;
+            }
+            // The first fault may say more of the same.
+            let fault = alike[0].1.to_string();
+            match self.fault.to_string().starts_with(&fault) {
+                true => f.write_str(": the same")?,
+                false => write!(f, ": {fault}")?,
+            }
         }
         Ok(())
     }

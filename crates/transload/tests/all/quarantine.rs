@@ -2,9 +2,9 @@
 
 use crate::common;
 use transload::hal::ErrorClass;
-use transload::{AllocSpec, Method, Request, TransferError};
+use transload::{AllocSpec, FailedTask, Method, Request, TransferError, TransferFailure};
 use transload_core::schema::Machine;
-use transload_testkit::sim::{Call, Completion, Rule, Sim};
+use transload_testkit::sim::{Call, Completion, OpKind, Rule, Sim};
 
 use crate::common::{Banded, Bench, SECOND, SLOT, Sketch, marked, mem, place, two_devices};
 
@@ -51,6 +51,25 @@ impl Pair {
     fn add_rule(&self, rule: Rule) {
         let link = (mem("sim:0/device"), mem("sim:1/device"));
         self.bench.sim.add_rule(rule.over(link.0, link.1));
+    }
+
+    /// Has the ways by the processor fail, at the operation number `nth` that brings bytes there.
+    fn fail_staged(&self, nth: u64) {
+        let link = (mem("sim:0/device"), mem("cpu:0/pinned"));
+        let rule = Rule::fail_after(0).nth(nth).always();
+        self.bench.sim.add_rule(rule.over(link.0, link.1));
+    }
+
+    fn failure(&self, request: &Request) -> (Box<TransferFailure>, String) {
+        let error = self.bench.manager.submit(request).wait().unwrap_err();
+        let told = error.to_string();
+        match error {
+            TransferError::Failed(failure) => {
+                assert_eq!(failure.routes_tried as usize, 1 + failure.others.len());
+                (failure, told)
+            }
+            other => panic!("{other}"),
+        }
     }
 
     fn struck(&self) -> u64 {
@@ -372,4 +391,72 @@ fn time_passes_only_when_it_is_told_to() {
     assert_eq!(pair.bench.now(), 0);
     pair.bench.pass(7);
     assert_eq!(pair.bench.now(), 7);
+}
+
+#[test]
+fn an_error_leads_with_the_route_that_failed_first_and_tells_the_later_ones_after_it() {
+    let pair = Pair::new(&joined("native").machine());
+    pair.add_rule(Rule::fail_after(100).with_class(ErrorClass::Exhausted));
+    pair.fail_staged(1);
+    let (failure, told) = pair.failure(&pair.request());
+    assert_eq!(failure.task, FailedTask::Copy);
+    assert_eq!(failure.fault.class, ErrorClass::Exhausted, "{told}");
+    assert_eq!((failure.leading_bytes, failure.len_bytes), (0, LEN));
+    let direct = "DirectCopy sim:0/device → sim:1/device";
+    assert_eq!(failure.route, direct);
+    let (route, fault) = &failure.others[0];
+    assert!(route.contains("cpu:0/pinned"), "{told}");
+    assert_eq!(fault.class, ErrorClass::Failed, "{told}");
+    let [first, tried] = [direct, "; also tried: "].map(|part| told.find(part).unwrap());
+    assert!(first < tried && told[tried..].contains(route), "{told}");
+    assert_eq!(told.matches(&*failure.fault.message).count(), 1, "{told}");
+}
+
+#[test]
+fn a_route_that_does_not_take_the_bytes_is_not_why_a_transfer_failed() {
+    let pair = Pair::new(&joined("native").machine());
+    pair.add_rule(Rule::refuse(Call::Submit, ErrorClass::Unsupported));
+    pair.fail_staged(1);
+    let (failure, told) = pair.failure(&pair.request());
+    assert_eq!(failure.fault.class, ErrorClass::Failed, "{told}");
+    assert_eq!(failure.others[0].1.class, ErrorClass::Unsupported, "{told}");
+    assert!(failure.others[0].0.starts_with("DirectCopy"), "{told}");
+}
+
+#[test]
+fn an_error_tells_how_many_leading_bytes_had_arrived_when_the_first_route_failed() {
+    let pair = Pair::new(&two_devices().machine());
+    pair.fail_staged(3);
+    let (failure, told) = pair.failure(&pair.request());
+    assert_eq!(failure.leading_bytes, 2 * SLOT, "{told}");
+    let arrived = format!("; {} of {LEN} bytes had arrived", 2 * SLOT);
+    assert!(told.contains(&arrived), "{told}");
+}
+
+#[test]
+fn a_check_that_fails_is_told_as_the_check_and_not_as_the_copy() {
+    for (nth, task) in [
+        (1, FailedTask::ReadSource),
+        (4, FailedTask::ReadDestination),
+    ] {
+        let pair = Pair::new(&joined("native").machine());
+        // A copy that failed and took another way has nothing to do with it.
+        pair.add_rule(Rule::fail_after(0));
+        let check = Rule::fail_after(0)
+            .kind(OpKind::Transform)
+            .nth(nth)
+            .always();
+        pair.bench
+            .sim
+            .add_rule(check.with_class(ErrorClass::Exhausted));
+        let (failure, told) = pair.failure(&pair.request().verify());
+        assert_eq!(
+            (failure.task, failure.fault.class),
+            (task, ErrorClass::Exhausted),
+            "{told}"
+        );
+        assert_eq!(failure.leading_bytes, LEN, "{told}");
+        let start = format!("all {LEN} bytes were copied, and could not be verified: ");
+        assert!(told.starts_with(&start), "{told}");
+    }
 }

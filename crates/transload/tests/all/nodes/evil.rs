@@ -305,3 +305,43 @@ fn a_node_that_offers_too_much_or_twice_the_same_is_refused() {
         evil.closed.recv().unwrap();
     }
 }
+
+#[test]
+fn a_copy_whose_session_ends_midway_says_so_first_and_how_far_it_came() {
+    const LEN: usize = 1 << 20;
+    let (told, asked) = mpsc::channel();
+    let evil = evil(None, offer(1), move |message, pipe| {
+        if let Message::Write { id, len, .. } = message {
+            let (id, offset, len, of) = (*id, 0, *len / 2, *len);
+            let room = vec![0; len as usize].leak();
+            // SAFETY: the bytes live as long as the program, and no other code has them.
+            unsafe { pipe.expect(id, offset, HostSpan::of_mut(room)) };
+            pipe.send(&Message::Go { id, offset, len }).unwrap();
+            let _ = told.send((len, of));
+        }
+    });
+    let manager = manager();
+    evil.connect(&manager, "box2").unwrap();
+    let session = evil.session.recv().unwrap();
+    let there = at(&manager, "box2", LEN as u64);
+    let here = manager.adopt(vec![7u8; LEN]).unwrap();
+    let transfer = manager.copy(&here, &there);
+    let (sent, of) = asked.recv().unwrap();
+    while transfer.progress().unwrap().0 < sent {
+        thread::yield_now();
+    }
+    session.close();
+    let route = "DirectCopy cpu:0/pageable → box2/cuda:0/device failed at box2, ";
+    let lost = "has ended the session: it was closed; what was allocated there is lost with the session: allocate it again";
+    let error = transfer.wait().unwrap_err();
+    let told = error.to_string();
+    assert_eq!(error.class(), ErrorClass::Lost, "{told}");
+    assert!(told.starts_with(route), "{told}");
+    let gone = format!("{lost}; {sent} of its {of} bytes had gone out");
+    assert!(told.contains(&gone), "{told}");
+    // The buffer is gone, and its transfers name their route, too.
+    let again = manager.copy(&here, &there).wait().unwrap_err();
+    let told = again.to_string();
+    assert_eq!(again.class(), ErrorClass::Lost, "{told}");
+    assert!(told.starts_with(route) && told.ends_with(lost), "{told}");
+}
