@@ -186,6 +186,15 @@ pub enum OpenError {
     /// length. The error names the path.
     #[error(transparent)]
     File(#[from] FileError),
+    /// The file was to be created anew, and a buffer of the same manager maps the one that exists. It is unchanged.
+    #[error(
+        "cannot create {path} anew: a buffer of this manager maps the file, and would lose its bytes; drop that buffer first, \
+         or create the file under another name and rename it"
+    )]
+    Mapped {
+        /// The path of the file.
+        path: String,
+    },
     /// The manager did not take it in.
     #[error("{path}: {source}")]
     Manager {
@@ -213,6 +222,7 @@ impl OpenError {
     pub fn class(&self) -> ErrorClass {
         match self {
             OpenError::File(error) => error.class(),
+            OpenError::Mapped { .. } => ErrorClass::Caller,
             OpenError::Manager { source, .. } => source.class(),
         }
     }

@@ -35,7 +35,27 @@ struct Key {
     base: u64,
     len_bytes: u64,
     writable: bool,
+    /// Guards show the bytes where they are, and not a copy of them.
+    mapped: bool,
     manager: usize,
+}
+
+/// What a manager does with a whole file that it claims.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FileUse {
+    Read,
+    Map,
+    /// The file is cut to no bytes first.
+    Create,
+}
+
+/// Why a whole file cannot be claimed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Taken {
+    /// Another manager has some of it, and one of the two may write it.
+    ByOther,
+    /// A buffer of this manager maps some of it, and it would be cut under that buffer.
+    Mapped,
 }
 
 /// Claims a buffer that a backend has just made, for as long as its storage lives. False when another manager has some of
@@ -54,29 +74,37 @@ pub(crate) fn claim(raw: &Buffer, manager: usize) -> bool {
         base: info.base,
         len_bytes: info.len_bytes,
         writable: info.writable,
+        mapped: info.host.is_some(),
         manager,
     };
-    let claim = enter(key);
-    claim.map(|claim| raw.keep_claim(Box::new(claim))).is_some()
+    let table = table();
+    if !lock(table).enter(key) {
+        return false;
+    }
+    raw.keep_claim(Box::new(Claim { table, key }));
+    true
 }
 
 /// Claims a whole file, before its length is read or changed. The claim keeps other managers out until the buffer has
-/// its own. `None` when another manager has some of the file, and one of the two may write it.
-pub(crate) fn claim_file(id: StorageId, writable: bool, manager: usize) -> Option<Claim> {
+/// its own.
+pub(crate) fn claim_file(id: StorageId, of: FileUse, manager: usize) -> Result<Claim, Taken> {
     let key = Key {
         id,
         base: 0,
         len_bytes: u64::MAX,
-        writable,
+        writable: of == FileUse::Create,
+        mapped: of == FileUse::Map,
         manager,
     };
-    enter(key)
-}
-
-fn enter(key: Key) -> Option<Claim> {
     let table = table();
-    let is_free = lock(table).enter(key);
-    is_free.then_some(Claim { table, key })
+    let mut claims = lock(table);
+    if of == FileUse::Create && claims.has_mapped(id, manager) {
+        return Err(Taken::Mapped);
+    }
+    match claims.enter(key) {
+        true => Ok(Claim { table, key }),
+        false => Err(Taken::ByOther),
+    }
 }
 
 fn table() -> &'static Mutex<Table> {
@@ -120,6 +148,20 @@ impl Table {
         self.managers[ticket.index()] = key.manager;
         self.claims.insert(key, (ticket, 1));
         true
+    }
+
+    /// Returns whether a buffer of the manager maps bytes of the storage.
+    fn has_mapped(&self, id: StorageId, manager: usize) -> bool {
+        let first = Key {
+            id,
+            base: 0,
+            len_bytes: 0,
+            writable: false,
+            mapped: false,
+            manager: 0,
+        };
+        let mut of_storage = { self.claims.range(first..) }.take_while(|(key, _)| key.id == id);
+        of_storage.any(|(key, _)| key.mapped && key.manager == manager)
     }
 
     fn leave(&mut self, key: &Key) {

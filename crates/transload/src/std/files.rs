@@ -6,7 +6,7 @@ use transload_hal::{External, ExternalKind, ImportError, MemoryId, StorageId};
 use transload_host::HostFile;
 use transload_host::memory::{FILE, SHARED};
 
-use super::claims::Claim;
+use super::claims::{Claim, FileUse, Taken};
 use crate::{Buffer, OpenError, TransferManager};
 
 impl TransferManager {
@@ -20,7 +20,7 @@ impl TransferManager {
     /// no backend takes files.
     pub fn open_file(&self, path: impl AsRef<Path>) -> Result<Buffer, OpenError> {
         let path = path.as_ref();
-        let (file, _claim) = HostFile::open_claimed(path, self.claims(path, FILE, false))?;
+        let (file, _claim) = HostFile::open_claimed(path, self.claims(path, FILE, FileUse::Read))?;
         self.adopt_file(file)
     }
 
@@ -32,35 +32,37 @@ impl TransferManager {
     ///
     /// # Errors
     /// When the file cannot be created or made that long, may not be both read and written, belongs to another manager
-    /// ([`ImportError::Claimed`]; it is unchanged then), or when no backend takes files. A length that no file can have
+    /// ([`ImportError::Claimed`]) or is mapped by this one ([`OpenError::Mapped`]; it is unchanged in both cases), or when no
+    /// backend takes files. A length that no file can have
     /// ([`FileError::TooLong`](crate::host::FileError::TooLong)) is of the class `Caller`, a disk without room of the class `Exhausted`.
     pub fn create_file(&self, path: impl AsRef<Path>, len_bytes: u64) -> Result<Buffer, OpenError> {
         let path = path.as_ref();
         // The claim must last until the buffer has its own. Otherwise another manager could take the file in meanwhile,
         // and this manager would be refused only after it has truncated the file.
-        let claim = self.claims(path, FILE, true);
+        let claim = self.claims(path, FILE, FileUse::Create);
         let (file, _claim) = HostFile::create_claimed(path, len_bytes, claim)?;
         self.adopt_file(file)
     }
 
-    /// Claims the bytes of the file at `path` for this manager, or returns that another manager has them.
+    /// Claims the bytes of the file at `path` for this manager, or returns why it cannot have them.
     fn claims(
         &self,
         path: &Path,
         memory: MemoryId,
-        writable: bool,
+        of: FileUse,
     ) -> impl FnOnce(StorageId) -> Result<Claim, OpenError> {
         move |id| {
-            let claim = super::claim_file(id, writable, self.shared.serial);
-            claim.ok_or_else(|| OpenError::Manager {
-                path: path.display().to_string(),
-                source: Box::new(
-                    ImportError::Claimed {
-                        memory,
-                        kind: ExternalKind::Object,
+            let claim = super::claim_file(id, of, self.shared.serial);
+            let path = || path.display().to_string();
+            claim.map_err(|taken| match taken {
+                Taken::Mapped => OpenError::Mapped { path: path() },
+                Taken::ByOther => {
+                    let kind = ExternalKind::Object;
+                    OpenError::Manager {
+                        path: path(),
+                        source: Box::new(ImportError::Claimed { memory, kind }.into()),
                     }
-                    .into(),
-                ),
+                }
             })
         }
     }
@@ -94,7 +96,7 @@ impl TransferManager {
     /// [`TransferManager::open_file`], which is safe.
     pub unsafe fn map_file(&self, path: impl AsRef<Path>) -> Result<Buffer, OpenError> {
         let path = path.as_ref();
-        let (file, _claim) = HostFile::open_claimed(path, self.claims(path, SHARED, false))?;
+        let (file, _claim) = HostFile::open_claimed(path, self.claims(path, SHARED, FileUse::Map))?;
         let path = file.path().display().to_string();
         // SAFETY: the caller's promise is the one that the backend asks for.
         let buffer = unsafe { self.import(SHARED.into(), External::Object(Box::new(file))) };

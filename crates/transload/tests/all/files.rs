@@ -218,6 +218,36 @@ fn mapped(path: &std::path::Path) -> Result<transload::hal::External, Box<dyn Er
     Ok(transload::hal::External::Object(Box::new(file)))
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_the_manager_maps_is_not_created_anew_under_the_mapping() -> Outcome {
+    let folder = Folder::new("mapped");
+    let manager = TransferManager::builder().host().build()?;
+    let path = folder.path("file");
+    fs::write(&path, [1; 4096])?;
+    // SAFETY: no other program knows the file, and this one changes it after the buffer is gone.
+    let mapped = unsafe { manager.map_file(&path) }?;
+    let guard = mapped.read()?;
+    let refused = manager.create_file(&path, 4096).unwrap_err();
+    assert_eq!(refused.class(), ErrorClass::Caller);
+    let told = refused.to_string();
+    let parts = [path.to_str().unwrap(), "maps", "drop that buffer first"];
+    assert!(parts.iter().all(|part| told.contains(part)), "{told}");
+    assert_eq!(*guard, [1; 4096]);
+    drop(guard);
+    // A later guard would look past the end of a shorter file.
+    assert!(manager.create_file(&path, 10).is_err());
+    assert_eq!(mapped.read()?.len(), 4096);
+    drop(mapped);
+    let created = manager.create_file(&path, 10)?;
+    // A file that is written in place may be mapped: the order of transfers holds for both.
+    // SAFETY: as above.
+    let mapped = unsafe { manager.map_file(&path) }?;
+    manager.copy_from_slice(&[3; 10], &created)?;
+    assert_eq!(*mapped.read()?, [3; 10]);
+    Ok(())
+}
+
 /// The limit is one of the whole process, so the test runs itself in a process of its own.
 #[cfg(target_os = "linux")]
 #[test]
