@@ -19,7 +19,7 @@ pub(crate) fn run(
     if output.is_json() {
         return output.json(&document(&machine));
     }
-    let rows = devices(&machine).map(|device| {
+    let rows = machine.manager.devices().into_iter().map(|device| {
         vec![
             device.id.to_string(),
             device.backend.to_string(),
@@ -64,12 +64,6 @@ fn absent(machine: &Machine) -> impl Iterator<Item = json::Absent> {
     kinds.chain(nodes)
 }
 
-/// The devices, without the networks between machines: nothing can be copied there.
-fn devices(machine: &Machine) -> impl Iterator<Item = DeviceInfo> {
-    let devices = machine.manager.devices().into_iter();
-    devices.filter(|device| device.id.kind != DeviceKind::NETWORK)
-}
-
 /// The memories of a device, the default one first.
 fn memories(machine: &Machine, device: DeviceId, told: impl Fn(MemoryId) -> String) -> Vec<String> {
     let memories = machine.manager.memories().into_iter();
@@ -91,7 +85,7 @@ fn document(machine: &Machine) -> json::Devices {
         simulated: machine.is_mixed().then_some(device.simulated),
     };
     json::Devices {
-        devices: devices(machine).map(device).collect(),
+        devices: machine.manager.devices().into_iter().map(device).collect(),
         absent: absent(machine).collect(),
     }
 }

@@ -11,7 +11,9 @@ use core::fmt;
 use core::time::Duration;
 
 use transload_core::stats::{Snapshot, Stats};
-use transload_core::{DeviceId, DeviceName, Instant, MemoryId, Place, Purpose, Topology};
+use transload_core::{
+    DeviceId, DeviceKind, DeviceName, Instant, MemoryId, Place, Purpose, Topology,
+};
 use transload_hal::{Backend, BackendId, DeviceInfo, MemoryInfo};
 
 use crate::engine::shared::Shared;
@@ -159,19 +161,22 @@ impl TransferManager {
         backends.filter_map(downcast).collect()
     }
 
-    /// Returns every device of every backend.
+    /// Returns every device of every backend. Networks are none: they have no memory. [`TransferManager::topology`] has them,
+    /// too.
     pub fn devices(&self) -> Vec<DeviceInfo> {
         let listed = self
             .shared
-            .inspect(|state| state.planning.topology().devices().to_vec());
+            .inspect(|state| places(state.planning.topology()).cloned().collect());
         listed.unwrap_or_default()
     }
 
     /// Returns every memory of every backend.
     pub fn memories(&self) -> Vec<MemoryInfo> {
-        let listed = self
-            .shared
-            .inspect(|state| state.planning.topology().memories().to_vec());
+        let listed = self.shared.inspect(|state| {
+            let memories = state.planning.topology().memories().iter();
+            let is_place = |memory: &&MemoryInfo| memory.id.device.kind != DeviceKind::NETWORK;
+            memories.filter(is_place).cloned().collect()
+        });
         listed.unwrap_or_default()
     }
 
@@ -196,7 +201,7 @@ impl TransferManager {
             };
             let device = device.ok_or_else(|| PlaceError::UnknownDevice {
                 device: place.device,
-                known: list(topology.devices().iter().map(|device| device.id)),
+                known: list(places(topology).map(|device| device.id)),
                 reason: None,
             })?;
             let memory = match place.memory {
@@ -408,6 +413,12 @@ fn downcast<B: Backend>(backend: Arc<dyn Backend>) -> Option<Arc<B>> {
     // SAFETY: the object was just found to be a `B`, and the pointer is the one that `Arc::into_raw`
     // gave, of the same allocation.
     Some(unsafe { Arc::from_raw(Arc::into_raw(backend).cast::<B>()) })
+}
+
+/// Returns the devices that may have memory.
+fn places(topology: &Topology) -> impl Iterator<Item = &DeviceInfo> {
+    let devices = topology.devices().iter();
+    devices.filter(|device| device.id.kind != DeviceKind::NETWORK)
 }
 
 fn list<T: fmt::Display>(items: impl Iterator<Item = T>) -> String {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use transload::hal::{ErrorClass, External, ExternalKind, IpcHandle};
+use transload::hal::{DeviceInfo, DeviceKind, ErrorClass, External, ExternalKind, IpcHandle};
 use transload::model::Name;
 use transload::remote::{Options, PrivateKey, PublicKey};
 use transload::{
@@ -452,6 +452,22 @@ fn a_transfer_between_two_machines_has_its_turn_at_both() {
     drop((others, at_one, at_two, managers));
     one.wait_until_empty();
     two.wait_until_empty();
+}
+
+#[test]
+fn networks_are_no_devices_and_no_places() {
+    let served = serve(1 << 20);
+    let manager = served.connect();
+    for manager in [&manager, &served.manager] {
+        let (devices, memories) = (manager.devices(), manager.memories());
+        let of_memories = memories.iter().map(|memory| memory.id.device);
+        let mut all = devices.iter().map(|device| device.id).chain(of_memories);
+        assert!(all.all(|id| id.kind != DeviceKind::NETWORK), "{devices:?}");
+        let refused = manager.resolve("sim:7".parse().unwrap()).unwrap_err();
+        assert!(!refused.to_string().contains("net:"), "{refused}");
+    }
+    let is_there = |of: &DeviceInfo| of.id.to_string() == "box2/cpu:0";
+    assert!(manager.devices().iter().any(is_there));
 }
 
 #[test]
