@@ -5,13 +5,12 @@
 //! people, or with `--json` one object for programs (`docs/json.md`). What goes wrong is a
 //! [`failure::Failure`], and its kind is the exit code.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod arguments;
 mod copy;
 mod costs;
 mod devices;
-mod environment;
 mod explain;
 mod failure;
 mod inspect;
@@ -47,7 +46,6 @@ use nodes::Nodes;
 use output::Output;
 
 fn main() -> ExitCode {
-    environment::quieten();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return refuse(&error),

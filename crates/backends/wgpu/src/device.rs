@@ -349,7 +349,9 @@ unsafe impl Backend for Wgpu {
 
 /// Opens a device on every adapter of an interface, and leaves out those that cannot be opened.
 fn open_all(interface: wgpu::Backends) -> Vec<(wgpu::Device, wgpu::Queue)> {
-    let instance = instance_of(interface);
+    let Some(instance) = instance_of(interface) else {
+        return Vec::new();
+    };
     let mut adapters = pollster::block_on(instance.enumerate_adapters(interface));
     adapters.sort_by_key(|adapter| is_software(&adapter.get_info()));
     let opened = adapters.iter().map(open_device);
@@ -360,16 +362,19 @@ fn open_all(interface: wgpu::Backends) -> Vec<(wgpu::Device, wgpu::Queue)> {
 /// a thread that drops the last device while the process ends would do that while the drivers' exit handlers run (seen with
 /// lavapipe: a jump into unloaded code, five times in 360 short processes). There is one instance for each interface,
 /// because opening an interface loads its drivers.
-fn instance_of(interface: wgpu::Backends) -> wgpu::Instance {
+fn instance_of(interface: wgpu::Backends) -> Option<wgpu::Instance> {
     static KEPT: PerProcess<Mutex<Vec<(wgpu::Backends, wgpu::Instance)>>> = PerProcess::new();
     let kept = KEPT.get_or_init(Mutex::default);
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, instance)) = kept.iter().find(|(of, _)| *of == interface) {
-        return instance.clone();
+        return Some(instance.clone());
     }
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
     descriptor.backends = interface;
-    let instance = wgpu::Instance::new(descriptor);
+    let instance = match interface {
+        wgpu::Backends::VULKAN => raw::instance(&descriptor)?,
+        _ => wgpu::Instance::new(descriptor),
+    };
     kept.push((interface, instance.clone()));
-    instance
+    Some(instance)
 }

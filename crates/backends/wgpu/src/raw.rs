@@ -33,5 +33,5 @@ pub(crate) use shifter::Shifter;
 #[cfg(native)]
 pub(crate) use submission::{last_submission, number_of};
 #[cfg(native)]
-pub(crate) use vulkan::{Importer, Mapper, open, uuid};
+pub(crate) use vulkan::{Importer, Mapper, instance, open, uuid};
 pub(crate) use window::Window;

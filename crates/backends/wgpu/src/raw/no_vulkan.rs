@@ -5,6 +5,10 @@ use transload_hal::{Fault, HostSpan, Uuid};
 /// Imports nothing.
 pub(crate) enum Importer {}
 
+pub(crate) fn instance(_: &wgpu::InstanceDescriptor) -> Option<wgpu::Instance> {
+    None
+}
+
 pub(crate) fn open(
     _: &wgpu::Adapter,
     _: &wgpu::DeviceDescriptor<'_>,

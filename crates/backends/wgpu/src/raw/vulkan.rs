@@ -8,9 +8,41 @@ pub(crate) use import::Importer;
 pub(crate) use mapped::Mapper;
 
 use ash::ext::external_memory_host;
-use ash::vk;
+use ash::{khr, vk};
 use transload_hal::Uuid;
+use wgpu::hal;
 use wgpu::hal::api::Vulkan;
+
+/// Makes an instance that knows no windows, and so connects to no display. `None` where there is no Vulkan.
+///
+/// If an instance can show windows, Mesa's layer for the choice of a device (`VK_LAYER_MESA_device_select`) asks the
+/// compositor which device it draws with. libwayland then writes to standard error if there is none.
+pub(crate) fn instance(descriptor: &wgpu::InstanceDescriptor) -> Option<wgpu::Instance> {
+    const WINDOWS: [&std::ffi::CStr; 3] = [
+        khr::wayland_surface::NAME,
+        khr::xcb_surface::NAME,
+        khr::xlib_surface::NAME,
+    ];
+    let leave_out = Box::new(
+        |arguments: hal::vulkan::CreateInstanceCallbackArgs<'_, '_, '_>| {
+            arguments.extensions.retain(|name| !WINDOWS.contains(name));
+        },
+    );
+    let descriptor = hal::InstanceDescriptor {
+        name: "transload",
+        flags: descriptor.flags,
+        memory_budget_thresholds: descriptor.memory_budget_thresholds,
+        backend_options: descriptor.backend_options.clone(),
+        telemetry: None,
+        display: None,
+    };
+    // SAFETY: wgpu uses these extensions only to make a surface for a window, and looks first whether they are enabled.
+    // No other extension that it enables needs them.
+    let native =
+        unsafe { hal::vulkan::Instance::init_with_callback(&descriptor, Some(leave_out)) }.ok()?;
+    // SAFETY: it was just made.
+    Some(unsafe { wgpu::Instance::from_hal::<Vulkan>(native) })
+}
 
 /// Opens a device that can import host memory; `None` where the adapter, or its driver, cannot.
 pub(crate) fn open(
@@ -27,7 +59,7 @@ pub(crate) fn open(
         return None;
     }
     let add = Box::new(
-        move |arguments: wgpu::hal::vulkan::CreateDeviceCallbackArgs<'_, '_, '_>| {
+        move |arguments: hal::vulkan::CreateDeviceCallbackArgs<'_, '_, '_>| {
             arguments.extensions.push(name);
         },
     );
