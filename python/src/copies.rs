@@ -31,7 +31,9 @@ pub(crate) fn place(argument: &Bound<'_, PyAny>, name: &str) -> PyResult<Place> 
     let refused = |error: Error| errors::named(py, name, &error);
     let place = text.parse::<Place>();
     let place = place.map_err(|error| refused(error.into()))?;
-    let resolved = manager(py)?.resolve(place);
+    let manager = manager(py)?;
+    // The first place of a kind of device opens its driver.
+    let resolved = py.detach(|| manager.resolve(place));
     resolved.map_err(|error| refused(error.into()))?;
     Ok(place)
 }

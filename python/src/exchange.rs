@@ -312,7 +312,7 @@ fn pointer(capsule: &Bound<'_, PyCapsule>, name: &CStr) -> Option<NonNull<std::f
 /// Waits until a stream of CUDA has done what was given to it.
 fn synchronize(py: Python<'_>, manager: &TransferManager, stream: Stream) -> PyResult<()> {
     use transload_tensors::transload::cuda_backend::{Cuda, raw::CUstream};
-    let Some(cuda) = manager.backend::<Cuda>() else {
+    let Some(cuda) = py.detach(|| manager.backend::<Cuda>()) else {
         return Ok(());
     };
     let (tell, told) = channel();

@@ -22,7 +22,7 @@ use transload_tensors::transload::TransferManager;
 
 /// The manager of the process.
 fn manager(py: Python<'_>) -> PyResult<&'static TransferManager> {
-    // Drivers are found at the first call, which takes a while.
+    // Another thread may be making it, which reads the saved profile.
     let manager = py.detach(TransferManager::shared);
     manager.map_err(|error| errors::raise(py, &error))
 }

@@ -47,8 +47,8 @@ impl Device {
     }
 }
 
-/// Lists the devices of this machine, the host first. The first call finds drivers and opens devices, and blocks for up to some
-/// seconds; so does the first call of any other function that copies.
+/// Lists the devices of this machine, the host first. The first call finds all drivers and opens all devices, and blocks for up to
+/// some seconds. Other functions open the kind of device that they name, at its first use: those that name none open none.
 ///
 /// Returns
 /// -------
@@ -61,24 +61,25 @@ impl Device {
 #[pyfunction]
 pub(crate) fn devices(py: Python<'_>) -> PyResult<Vec<Device>> {
     let manager = manager(py)?;
-    let memories = manager.memories();
-    let device = |device: DeviceInfo| Device {
-        memories: memories
+    let machine = py.detach(|| manager.topology());
+    let device = |device: &DeviceInfo| Device {
+        memories: machine
+            .memories()
             .iter()
             .filter(|memory| memory.id.device == device.id)
             .map(|memory| memory.id.to_string())
             .collect(),
         id: device.id.to_string(),
         backend: device.backend.to_string(),
-        name: device.name,
+        name: device.name.clone(),
         software: device.software,
         simulated: device.simulated,
-        driver: device.driver,
+        driver: device.driver.clone(),
         memory_bytes: device.memory_bytes,
         uuid: device.uuid.map(|uuid| uuid.to_string()),
         pci: device.pci.map(|pci| pci.to_string()),
     };
-    Ok(manager.devices().into_iter().map(device).collect())
+    Ok(machine.devices().iter().map(device).collect())
 }
 
 /// Which way bytes would take, and why no other. `str(explanation)` is a text for people; notebooks show it.

@@ -537,7 +537,7 @@ pub(crate) fn restore(
 ) -> PyResult<PyTensor> {
     let manager = manager(py)?;
     let known = memory.parse().ok().map(|memory: MemoryId| memory.into());
-    let known = known.filter(|place| manager.resolve(*place).is_ok());
+    let known = known.filter(|place| py.detach(|| manager.resolve(*place)).is_ok());
     let place = known.unwrap_or(DeviceId::CPU0.into());
     let of = dtype::named(dtype).ok_or_else(|| PyValueError::new_err(format!("dtype: {dtype}")))?;
     let tensor = copies::allocate(py, of, &shape, place, "shape")?;

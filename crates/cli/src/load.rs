@@ -218,8 +218,8 @@ fn document(machine: &Machine, plan: &LoadPlan<'_>) -> Result<json::Loaded, Fail
     let explained = plan.explain()?;
     let mut files: Vec<usize> = plan.tensors().map(|tensor| tensor.file).collect();
     files.dedup();
-    let devices = machine.manager.devices().into_iter();
-    let mut devices = devices.filter(|device| device.simulated);
+    let opened = machine.manager.opened();
+    let mut devices = opened.devices().iter().filter(|device| device.simulated);
     let simulated = devices.any(|device| {
         let mut memories = plan.memories();
         memories.any(|(memory, _)| memory.device == device.id)

@@ -90,6 +90,13 @@ impl Machine {
         let manager = keep(builder.trace(is_traced), verdicts).build()?;
         let lacks = asked.nodes.connect(&manager)?;
         let networks = asked.nodes.networks(&manager);
+        // Costs are checked against the devices that take part, so these open first.
+        match asked.nodes.places() {
+            Some(places) => places
+                .iter()
+                .for_each(|place| drop(manager.resolve(*place))),
+            None => drop(manager.devices()),
+        }
         let costs = Costs::apply(asked.costs, &manager)?;
         if let Some(sim) = &sim {
             manager
@@ -158,10 +165,10 @@ impl Machine {
         self.sim.is_some() || self.has_stand_in()
     }
 
-    /// Whether a device is simulated, by a topology or by what was loaded in the place of its driver.
+    /// Whether a device that is open is simulated, by a topology or by what was loaded in the place of its driver.
     pub(crate) fn has_stand_in(&self) -> bool {
-        let devices = self.manager.devices();
-        devices.iter().any(|device| device.simulated)
+        let opened = self.manager.opened();
+        opened.devices().iter().any(|device| device.simulated)
     }
 
     /// Checks that a place exists on this machine.
@@ -177,6 +184,12 @@ impl Machine {
 
     /// The failure for a place that does not exist.
     pub(crate) fn absent(&self, mut source: PlaceError) -> Failure {
+        // The text lists devices, so all of them open.
+        if let PlaceError::UnknownDevice { known, .. } = &mut source {
+            let devices = self.manager.devices().into_iter();
+            let ids: Vec<String> = devices.map(|device| device.id.to_string()).collect();
+            *known = ids.join(", ");
+        }
         match &mut source {
             PlaceError::UnknownDevice {
                 device: DeviceName::Id(id),

@@ -111,6 +111,8 @@ pub(crate) struct Nodes {
     checksums: bool,
     /// The command goes on without those that cannot be connected to.
     may_lack: bool,
+    /// The places that the command names, where it uses no others.
+    places: Option<Vec<Place>>,
 }
 
 /// A machine that could not be connected to, and why.
@@ -133,6 +135,7 @@ impl Nodes {
             trusted_network: arguments.trusted_network,
             checksums: arguments.checksums,
             may_lack: matches!(arguments.command, Command::Devices(_)),
+            places: arguments.command.places(),
         };
         if let Some(path) = &arguments.nodes {
             nodes.read(path)?;
@@ -148,7 +151,7 @@ impl Nodes {
             });
         }
         nodes.given = nodes.all.iter().map(|node| node.name.to_string()).collect();
-        if let Some(places) = arguments.command.places() {
+        if let Some(places) = &nodes.places {
             let named = |node: &NodeSpec| places.iter().any(|place| node.has(*place));
             nodes.all.retain(named);
         }
@@ -189,6 +192,11 @@ impl Nodes {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// The places that the command names; `None` where it uses every device.
+    pub(crate) fn places(&self) -> Option<&[Place]> {
+        self.places.as_deref()
     }
 
     /// The names of those that were given.
@@ -242,7 +250,7 @@ impl Nodes {
 impl Nodes {
     /// Says of each machine whether UCX carries bytes to it, where that was asked for.
     pub(crate) fn networks(&self, manager: &TransferManager) -> Vec<String> {
-        let topology = manager.topology();
+        let topology = manager.opened();
         let told = |NodeSpec { name, .. }: &NodeSpec| {
             let is_ucx = |dst: MemoryId, access| {
                 dst.device.node.name() == Some(*name) && access == Access::Peer
@@ -283,6 +291,7 @@ impl Command {
             }
             Command::Explain(options) => Some(vec![options.src, options.dst]),
             Command::Load(options) => Some(options.to.clone()),
+            Command::Serve(options) => Some(options.offer.clone()),
             _ => None,
         }
     }

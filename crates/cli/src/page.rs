@@ -23,7 +23,8 @@ pub(crate) fn begin(
             "Simulated: a stand-in takes part. Its times are those of a model, and no measurement.";
         put!(&mut page, r#"<p class="banner">{}</p>"#; told);
     }
-    let print = Profile::new(&machine.manager.topology(), Vec::new());
+    let opened = machine.manager.opened();
+    let print = Profile::new(&opened, Vec::new());
     let print = print.machine();
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let cores = (print.cpus > 0).then(|| ("Cores", print.cpus.to_string()));
@@ -41,7 +42,7 @@ pub(crate) fn begin(
         put!(&mut page, "<div><dt>{}</dt><dd>{}</dd></div>"; name, value);
     }
     page += "</dl>\n";
-    let devices = machine.manager.devices().into_iter().map(|device| {
+    let devices = opened.devices().iter().map(|device| {
         let kind = match (device.simulated, device.software) {
             (true, _) => "simulated",
             (false, true) => "software",
@@ -50,8 +51,15 @@ pub(crate) fn begin(
         let size = |bytes| ByteSize(bytes).to_string();
         let memory = device.memory_bytes.map_or_else(String::new, size);
         let pci = device.pci.map_or_else(String::new, |pci| pci.to_string());
-        let (id, driver) = (device.id.to_string(), device.driver.unwrap_or_default());
-        vec![id, device.name, kind.into(), driver, memory, pci]
+        let driver = device.driver.clone().unwrap_or_default();
+        vec![
+            device.id.to_string(),
+            device.name.clone(),
+            kind.into(),
+            driver,
+            memory,
+            pci,
+        ]
     });
     let header = ["Device", "Name", "Kind", "Driver", "Memory", "PCI"];
     table(&mut page, &header, &devices.collect::<Vec<_>>());

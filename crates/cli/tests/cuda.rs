@@ -35,6 +35,86 @@ fn run(command: &mut Command) -> Run {
     Run(command.output().unwrap())
 }
 
+/// The libraries of drivers that the loader of the C library was asked for, by a run of the program that succeeds.
+#[cfg(target_env = "gnu")]
+fn drivers_of(folder: &Folder, arguments: &[&str]) -> Vec<&'static str> {
+    let mut command = over_double(folder, arguments);
+    command.env("LD_DEBUG", "files");
+    command.env("LD_DEBUG_OUTPUT", folder.path("loaded"));
+    let done = run(&mut command);
+    assert_eq!(done.code(), 0, "{arguments:?}: {}", done.stderr());
+    let mut told = String::new();
+    // The name ends with the number of the process.
+    for name in folder
+        .names()
+        .iter()
+        .filter(|name| name.starts_with("loaded."))
+    {
+        told += &fs::read_to_string(folder.path(name)).unwrap();
+        fs::remove_file(folder.path(name)).unwrap();
+    }
+    assert!(
+        told.contains("libc.so"),
+        "{arguments:?}: the loader tells nothing"
+    );
+    let drivers = ["libvulkan", "libEGL", "libGL", "libcuda"];
+    drivers
+        .into_iter()
+        .filter(|name| told.contains(name))
+        .collect()
+}
+
+#[cfg(target_env = "gnu")]
+#[test]
+fn a_command_loads_the_drivers_of_the_devices_that_it_names_and_no_other() {
+    let folder = Folder::new("cuda-unnamed");
+    folder.file("model", 100_000);
+    folder.model("m.safetensors", 100_000);
+    for arguments in [
+        &["copy", "model", "cpu:0", "--out", "back"][..],
+        &[
+            "copy",
+            "model",
+            "cpu:0/shared",
+            "cpu:0/file:back",
+            "--verify",
+            "--json",
+        ],
+        &["copy", "model", "cpu:0", "--trace", "trace.json"],
+        &["explain", "cpu:0", "cpu:0/shared", "1MiB"],
+        &[
+            "explain",
+            "cpu:0",
+            "cpu:0",
+            "1MiB",
+            "--measure",
+            "--html",
+            "page.html",
+        ],
+        &["inspect", "m.safetensors"],
+        &["load", "m.safetensors"],
+        &[
+            "load",
+            "m.safetensors",
+            "--to",
+            "cpu:0/shared",
+            "--verify",
+            "--json",
+        ],
+        &["load", "m.safetensors", "--plan"],
+    ] {
+        assert_eq!(drivers_of(&folder, arguments), [""; 0], "{arguments:?}");
+    }
+    for arguments in [
+        &["copy", "model", "cuda:0"][..],
+        &["copy", "model", "cpu:0/pinned"],
+        &["load", "m.safetensors", "--to", "cuda:1"],
+    ] {
+        assert_eq!(drivers_of(&folder, arguments), ["libcuda"], "{arguments:?}");
+    }
+    assert!(drivers_of(&folder, &["devices"]).contains(&"libcuda"));
+}
+
 fn reason_of(document: &Value) -> String {
     let absent = document["absent"].as_array().unwrap().iter();
     let mut cuda = absent.filter(|absent| absent["backend"] == "cuda");

@@ -373,9 +373,10 @@ impl Topology {
         defaults::host_load(is_host, !is_host && is_software())
     }
 
-    /// Returns the device of that UUID.
+    /// Returns the device of that UUID: the first by name where several backends drive it, whichever was registered first.
     pub fn device_by_uuid(&self, uuid: Uuid) -> Option<&DeviceInfo> {
-        self.devices.iter().find(|device| device.uuid == Some(uuid))
+        let same = self.devices.iter().filter(|of| of.uuid == Some(uuid));
+        same.min_by_key(|device| device.id)
     }
 
     /// Returns the memory of that name.

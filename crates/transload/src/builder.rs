@@ -26,7 +26,7 @@ pub struct Builder {
     #[cfg(feature = "std")]
     pub(crate) costs: crate::std::profile::Costs,
     #[cfg(feature = "std")]
-    pub(crate) absent: Vec<crate::std::Absent>,
+    pub(crate) kinds: crate::std::Kinds,
     #[cfg(feature = "std")]
     verdicts: Option<std::path::PathBuf>,
 }
@@ -45,7 +45,7 @@ impl Default for Builder {
             #[cfg(feature = "std")]
             costs: Default::default(),
             #[cfg(feature = "std")]
-            absent: Vec::new(),
+            kinds: Default::default(),
             #[cfg(feature = "std")]
             verdicts: None,
         }
@@ -188,7 +188,7 @@ impl Builder {
         let mut shared = shared.with_writer(writer);
         #[cfg(feature = "std")]
         {
-            shared.absent = self.absent;
+            shared.kinds = self.kinds;
         }
         let manager = TransferManager {
             shared: Arc::new(shared),

@@ -6,18 +6,19 @@ mod memory;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::any::Any;
+use core::any::{Any, TypeId};
 use core::fmt;
 use core::time::Duration;
 
 use transload_core::stats::{Snapshot, Stats};
 use transload_core::{
-    DeviceId, DeviceKind, DeviceName, Instant, MemoryId, Place, Purpose, Topology,
+    DeviceId, DeviceKind, DeviceName, Instant, Inventory, MemoryId, Place, Purpose, Topology,
 };
 use transload_hal::{Backend, BackendId, DeviceInfo, MemoryInfo};
 
 use crate::engine::shared::Shared;
 use crate::engine::unwind::guarded;
+use crate::error::Forked;
 use crate::explain::choice;
 use crate::{
     Buffer, Candidate, Choice, Event, Explanation, PlaceError, RegisterError, Report, Request,
@@ -48,7 +49,8 @@ use crate::{
 /// at once and does nothing. It answers [`TransferError::Forked`], or `Forked` of another error type. A call without an
 /// error answers that there is nothing: no backends, no devices, an event that is not set. Dropping such objects leaks what
 /// they own. A manager that the child makes works, as far as the drivers do: CUDA, Vulkan and Metal may refuse a child
-/// whose parent has used them, and Mesa's drivers let such a child hang in `exit`, but not in `_exit`. Forks are noticed on
+/// whose parent has used them, and Mesa's drivers let a child that opens them, too, hang in `exit`, but not in `_exit`. A child
+/// that names no device opens no driver. Forks are noticed on
 /// Unix with the feature `std`, through `pthread_atfork`; children of `vfork` and of the bare system call `clone` are not,
 /// and have to execute another program.
 #[derive(Clone)]
@@ -83,6 +85,25 @@ pub struct Placed {
     pub report: Option<Report>,
 }
 
+/// A reason to open kinds of devices that discovery has left closed.
+#[derive(Clone, Copy)]
+#[cfg_attr(
+    not(feature = "std"),
+    expect(dead_code, reason = "only discovery leaves kinds closed")
+)]
+pub(crate) enum Wanted {
+    /// A call lists all devices.
+    All,
+    /// A call asks about devices of that kind.
+    Kind(DeviceKind),
+    /// A call names a place that the open kinds do not have, or a UUID.
+    Place(Place),
+    /// A call registers a backend of that name.
+    Backend(BackendId),
+    /// A call asks for the backend of that type.
+    Type(TypeId),
+}
+
 impl TransferManager {
     /// Registers a backend. From now on transfers use its devices and links, and plans are made anew.
     ///
@@ -98,11 +119,19 @@ impl TransferManager {
     /// # Errors
     /// As [`TransferManager::register_backend`] lists.
     pub fn register_shared(&self, backend: Arc<dyn Backend>) -> Result<(), RegisterError> {
-        let panicked = |fault: transload_hal::Fault| RegisterError::Panicked {
-            message: fault.message.into_owned(),
-        };
         self.shared.check_fork()?;
         let inventory = guarded(|| backend.inventory()).map_err(panicked)?;
+        // Discovery's backend of that name comes first, where this machine has its hardware.
+        self.open(Wanted::Backend(inventory.backend));
+        self.register(backend, inventory)
+    }
+
+    /// As [`TransferManager::register_shared`], and opens nothing.
+    pub(crate) fn register(
+        &self,
+        backend: Arc<dyn Backend>,
+        inventory: Inventory,
+    ) -> Result<(), RegisterError> {
         let unattended = guarded(|| backend.completes_unattended()).map_err(panicked)?;
         let id = inventory.backend;
         self.shared.change(|state| {
@@ -128,8 +157,18 @@ impl TransferManager {
         Ok(())
     }
 
-    /// Returns the backends, in the order of registration.
+    /// Opens the kinds of devices that are wanted and not open yet. Only discovery leaves kinds closed.
+    #[cfg(not(feature = "std"))]
+    fn open(&self, _: Wanted) {}
+
+    /// Returns the backends, in the order of registration. Opens every kind of device ([`Builder::discover`](crate::Builder::discover)).
     pub fn backends(&self) -> Vec<BackendInfo> {
+        self.open(Wanted::All);
+        self.registered()
+    }
+
+    /// As [`TransferManager::backends`], and opens nothing.
+    pub(crate) fn registered(&self) -> Vec<BackendInfo> {
         let listed = self.shared.inspect(|state| {
             let devices = state.planning.topology().devices();
             let of = |id: BackendId| devices.iter().filter(move |device| device.backend == id);
@@ -144,8 +183,10 @@ impl TransferManager {
         listed.unwrap_or_default()
     }
 
-    /// Returns the registered backend of that type. Use it for functions that only this backend has.
+    /// Returns the registered backend of that type, and opens its kind of device. Use it for functions that only this
+    /// backend has.
     pub fn backend<B: Backend>(&self) -> Option<Arc<B>> {
+        self.open(Wanted::Type(TypeId::of::<B>()));
         self.backends_of().into_iter().next()
     }
 
@@ -161,17 +202,19 @@ impl TransferManager {
         backends.filter_map(downcast).collect()
     }
 
-    /// Returns every device of every backend. Networks are none: they have no memory. [`TransferManager::topology`] has them,
-    /// too.
+    /// Returns every device of every backend. Opens every kind of device. Networks are none: they have no memory.
+    /// [`TransferManager::topology`] has them, too.
     pub fn devices(&self) -> Vec<DeviceInfo> {
+        self.open(Wanted::All);
         let listed = self
             .shared
             .inspect(|state| places(state.planning.topology()).cloned().collect());
         listed.unwrap_or_default()
     }
 
-    /// Returns every memory of every backend.
+    /// Returns every memory of every backend. Opens every kind of device.
     pub fn memories(&self) -> Vec<MemoryInfo> {
+        self.open(Wanted::All);
         let listed = self.shared.inspect(|state| {
             let memories = state.planning.topology().memories().iter();
             let is_place = |memory: &&MemoryInfo| memory.id.device.kind != DeviceKind::NETWORK;
@@ -180,20 +223,44 @@ impl TransferManager {
         listed.unwrap_or_default()
     }
 
-    /// Returns the machine as the planner sees it now: devices, memories, and links with their costs.
+    /// Returns the machine as the planner sees it: devices, memories, and links with their costs. Opens every kind of
+    /// device, and blocks on the drivers of those that were not open.
     pub fn topology(&self) -> Topology {
+        self.open(Wanted::All);
+        self.opened()
+    }
+
+    /// Returns the part of [`TransferManager::topology`] that is open now, and opens nothing.
+    pub fn opened(&self) -> Topology {
         let topology = self
             .shared
             .inspect(|state| state.planning.topology().clone());
         topology.unwrap_or_default()
     }
 
-    /// Returns the memory that a place names on this machine.
+    /// Returns the memory that a place names on this machine. The first place of a kind of device opens the kind, and
+    /// blocks on its driver. A UUID may open several kinds, `cpu:0/pinned` opens CUDA's, and other memory of the host opens
+    /// none.
     ///
     /// # Errors
     /// When there is no such device, or it has no such memory.
     pub fn resolve(&self, place: Place) -> Result<MemoryId, PlaceError> {
-        let found = self.shared.inspect(|state| {
+        let is_named_alike = matches!(place.device, DeviceName::Uuid(_));
+        let found = match self.find(place)? {
+            Ok(memory) if !is_named_alike => Ok(memory),
+            _ => {
+                self.open(Wanted::Place(place));
+                self.find(place)?
+            }
+        };
+        #[cfg(feature = "std")]
+        let found = found.map_err(|error| self.explained(error));
+        found
+    }
+
+    /// As [`TransferManager::resolve`], among the kinds that are open.
+    pub(crate) fn find(&self, place: Place) -> Result<Result<MemoryId, PlaceError>, Forked> {
+        self.shared.inspect(|state| {
             let topology = state.planning.topology();
             let device = match place.device {
                 DeviceName::Id(id) => topology.device(id),
@@ -219,10 +286,7 @@ impl TransferManager {
                     known: list(of_device.map(|memory| memory.id.kind)),
                     reason: None,
                 })
-        })?;
-        #[cfg(feature = "std")]
-        let found = found.map_err(|error| self.explained(error));
-        found
+        })
     }
 
     /// Returns the way that a request would go now, and the rejected ways, with reasons.
@@ -324,7 +388,8 @@ impl TransferManager {
         let recorder = self.shared.recorder.as_ref();
         let recorder = recorder.filter(|_| !self.shared.is_forked());
         let recorded = recorder.map(|recorder| recorder.take()).unwrap_or_default();
-        let simulated = self.devices().into_iter().filter(|device| device.simulated);
+        let opened = self.opened();
+        let simulated = opened.devices().iter().filter(|device| device.simulated);
         Trace::new(recorded, simulated.map(|device| device.id).collect())
     }
 
@@ -405,6 +470,12 @@ impl TransferManager {
     }
 }
 
+fn panicked(fault: transload_hal::Fault) -> RegisterError {
+    RegisterError::Panicked {
+        message: fault.message.into_owned(),
+    }
+}
+
 fn downcast<B: Backend>(backend: Arc<dyn Backend>) -> Option<Arc<B>> {
     let any: &dyn Any = &*backend;
     if !any.is::<B>() {
@@ -434,7 +505,7 @@ fn list<T: fmt::Display>(items: impl Iterator<Item = T>) -> String {
 
 impl fmt::Debug for TransferManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let backends = self.backends();
+        let backends = self.registered();
         let answer = self.shared.inspect(|state| {
             f.debug_struct("TransferManager")
                 .field("backends", &backends)

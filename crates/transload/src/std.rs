@@ -1,6 +1,5 @@
 //! The parts that need an operating system: threads, discovery, files, the probe.
 
-mod absent;
 #[cfg(browser)]
 pub(crate) mod browser_clock;
 mod claims;
@@ -17,8 +16,8 @@ pub mod profile;
 pub(crate) mod serve;
 mod verdicts;
 
-pub(crate) use absent::Absent;
 pub(crate) use claims::{claim, claim_file};
+pub(crate) use discover::Kinds;
 
 #[cfg(threads)]
 pub(crate) use driver::Driver;

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use transload::hal::MemoryInfo;
 use transload::host::HostFile;
 use transload::{Buffer, Explanation, MemoryId, OnFailure, Place, Region, Request};
 
@@ -85,8 +84,7 @@ impl<'a> LoadPlan<'a> {
         let places = plan.load.places.clone();
         let is_needed = chosen.iter().any(|choice| choice.place.is_none());
         let places = places.into_iter().filter(|_| is_needed);
-        let infos = plan.load.loader.manager.memories();
-        let common = places.map(|place| plan.number(place, &infos));
+        let common = places.map(|place| plan.number(place));
         let common = common.collect::<Result<Vec<usize>, _>>()?;
         for choice in &chosen {
             let tensor = &all[choice.number];
@@ -98,7 +96,7 @@ impl<'a> LoadPlan<'a> {
                 continue;
             }
             let own = match choice.place {
-                Some(place) => Some([plan.number(place, &infos)?]),
+                Some(place) => Some([plan.number(place)?]),
                 None if common.is_empty() => return Err(LoadError::NoPlace),
                 None => None,
             };
@@ -106,7 +104,7 @@ impl<'a> LoadPlan<'a> {
             plan.add(choice, choice.ranges.clone(), memories)?;
         }
         plan.load.chosen = chosen;
-        plan.allot(&infos)?;
+        plan.allot()?;
         plan.open()?;
         Ok(plan)
     }
@@ -174,7 +172,7 @@ impl<'a> LoadPlan<'a> {
     }
 
     /// Returns the number of the memory of a place, which is new or not.
-    fn number(&mut self, place: Place, infos: &[MemoryInfo]) -> Result<usize, LoadError> {
+    fn number(&mut self, place: Place) -> Result<usize, LoadError> {
         let found = self.load.loader.manager.resolve(place);
         let memory = found.map_err(transload::Error::from)?;
         if memory.kind.is_file() || memory.kind.takes_turns() {
@@ -182,8 +180,10 @@ impl<'a> LoadPlan<'a> {
         }
         let known = self.memories.iter().position(|other| *other == memory);
         Ok(known.unwrap_or_else(|| {
-            let info = infos.iter().find(|info| info.id == memory);
-            let limit = info.map_or(u64::MAX, |info| info.max_alloc_bytes);
+            let opened = self.load.loader.manager.opened();
+            let limit = opened
+                .memory(memory)
+                .map_or(u64::MAX, |info| info.max_alloc_bytes);
             self.limits.push(limit);
             self.memories.push(memory);
             self.memories.len() - 1
@@ -191,8 +191,7 @@ impl<'a> LoadPlan<'a> {
     }
 
     /// Gives each run its place in each of its memories, in arenas of limited size or of one run.
-    fn allot(&mut self, infos: &[MemoryInfo]) -> Result<(), LoadError> {
-        let info = |number: usize| infos.iter().find(|info| info.id == self.memories[number]);
+    fn allot(&mut self) -> Result<(), LoadError> {
         let mut last: Vec<Option<usize>> = vec![None; self.memories.len()];
         for run in &self.runs {
             let mut places = Vec::with_capacity(run.memories.len());
@@ -227,9 +226,10 @@ impl<'a> LoadPlan<'a> {
             }
             self.places.push(places);
         }
-        for (number, (memory, needs)) in self.memories().enumerate() {
+        let opened = self.load.loader.manager.opened();
+        for (memory, needs) in self.memories() {
             let free = self.load.loader.room(memory);
-            match free.or_else(|| info(number)?.total_bytes) {
+            match free.or_else(|| opened.memory(memory)?.total_bytes) {
                 Some(has) if needs > has => return Err(LoadError::NoRoom { memory, needs, has }),
                 _ => {}
             }

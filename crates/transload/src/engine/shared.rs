@@ -63,9 +63,9 @@ pub(crate) struct Shared {
     /// Keeps the verdicts of proofs, where the manager was asked to.
     #[cfg(feature = "std")]
     pub(crate) writer: Option<ProcessBound<crate::std::VerdictWriter>>,
-    /// What discovery did not find.
+    /// What discovery looks for.
     #[cfg(feature = "std")]
-    pub(crate) absent: Vec<crate::std::Absent>,
+    pub(crate) kinds: crate::std::Kinds,
     /// Whether transfers whose handle is held advance by themselves.
     pub(crate) advances: bool,
 }
@@ -91,7 +91,7 @@ impl Shared {
             #[cfg(feature = "std")]
             writer: None,
             #[cfg(feature = "std")]
-            absent: Vec::new(),
+            kinds: Default::default(),
             signal,
             clock,
             attended: AtomicUsize::new(0),

@@ -18,13 +18,13 @@ use crate::engine::state::State;
 use crate::engine::unwind::guarded;
 use crate::{Buffer, Error, GuardError, PlaceError, ShareError};
 
-use super::{Placed, TransferManager};
+use super::{Placed, TransferManager, Wanted};
 
 impl TransferManager {
     /// Returns how many bytes could be allocated in a memory now, where its system tells: the host's does, in the limits of the
     /// process's cgroups, and CUDA's driver. May block on the driver.
     pub fn available_bytes(&self, memory: MemoryId) -> Option<u64> {
-        let backend = self.backend_of(memory)?;
+        let backend = self.backend_of(self.resolve(memory.into()).ok()?)?;
         guarded(|| backend.available_bytes(memory)).ok().flatten()
     }
 
@@ -144,6 +144,10 @@ impl TransferManager {
     /// dropped, and neither process writes bytes while the other uses them.
     pub unsafe fn import_ipc(&self, handle: &IpcHandle) -> Result<Buffer, Error> {
         let device = DeviceName::Uuid(handle.device());
+        self.open(Wanted::Place(Place {
+            device,
+            memory: None,
+        }));
         // One GPU may be a device of several backends. Another machine's handle says which of its memories it is.
         let is_remote = handle.kind() == ExternalKind::Remote;
         let same = self.shared.inspect(|state| {
@@ -168,7 +172,7 @@ impl TransferManager {
             }
         }
         Err(refusal.unwrap_or_else(|| {
-            let topology = self.topology();
+            let topology = self.opened();
             let known = super::list(topology.devices().iter().map(|device| device.id));
             PlaceError::UnknownDevice {
                 device,

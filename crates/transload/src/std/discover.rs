@@ -1,13 +1,19 @@
 //! Discovery of this machine's memories and devices.
 
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::TypeId;
+use core::fmt;
+use std::sync::{Mutex, OnceLock};
 
-use transload_core::{DeviceKind, DeviceName, MemoryKind};
+use transload_core::{DeviceId, DeviceKind, DeviceName, MemoryKind};
+use transload_hal::Backend;
 
-use super::profile::Costs;
+use super::profile::{Costs, Profile};
+use crate::engine::unwind::guarded;
+use crate::manager::Wanted;
 use crate::{Builder, Error, PlaceError, TransferManager};
 
 impl Builder {
@@ -21,75 +27,146 @@ impl Builder {
     /// which a device can be opened. Uses the costs of the saved profile and the verdicts beside it, unless another
     /// profile was given. A GPU that several backends drive appears once for each; CUDA and wgpu give it one UUID.
     ///
-    /// In the browser this adds no adapters: await `Wgpu::request` to open a device, and register the backend.
+    /// Building the manager calls no driver. A kind of device opens when a call first needs it, on the calling thread:
+    /// - a place names a device of the kind; a UUID may be a device of each kind that has UUIDs; `cpu:0/pinned` is
+    ///   CUDA's memory;
+    /// - [`TransferManager::devices`], [`memories`](TransferManager::memories), [`topology`](TransferManager::topology),
+    ///   [`backends`](TransferManager::backends) and [`probe`](TransferManager::probe) list all kinds;
+    /// - [`TransferManager::backend`] asks for its backend, and [`TransferManager::lacks`] why there is none.
     ///
-    /// Blocks on the drivers, some of which write messages about the environment to standard error. [`Builder::host`]
-    /// calls no driver.
+    /// Copies, plans and explanations between host memories and files open no kind. A kind opens once: other threads that
+    /// need it wait meanwhile, and transfers go on. A kind that could not be opened stays closed for the life of the
+    /// manager, and [`TransferManager::lacks`] tells why.
+    ///
+    /// In the browser this adds no adapters: await `Wgpu::request` to open a device, and register the backend.
     pub fn discover(mut self) -> Builder {
         if let Costs::Default = self.costs {
             self.costs = Costs::Saved;
         }
-        let found = self.host();
-        #[cfg(cuda)]
-        let found = found.cuda();
-        #[cfg(metal)]
-        let found = found.metal();
-        #[cfg(all(adapters, not(browser)))]
-        let found = found.adapters();
-        found
+        self.kinds = Kinds::of_this_build();
+        self.host()
     }
+}
 
-    /// Adds the CUDA devices of this machine, and notes why there are none, or which are not used.
-    #[cfg(cuda)]
-    fn cuda(mut self) -> Builder {
-        match transload_cuda::Cuda::discover() {
-            Ok(devices) => {
-                let absent = devices.absent().iter();
-                let noted = absent.map(|absent| format!("{}: {}", absent.device, absent.reason));
-                self.note(DeviceKind::CUDA, noted);
-                self.backend(Arc::new(devices))
-            }
-            Err(error) => {
-                self.note(DeviceKind::CUDA, [format!("{error}")]);
-                self
-            }
+/// The kinds of devices that discovery looks for, in the order of their names.
+#[derive(Default)]
+pub(crate) struct Kinds {
+    all: Vec<Kind>,
+    /// The profile for the devices of kinds that open later.
+    pub(super) profile: Mutex<Option<Arc<Profile>>>,
+}
+
+/// A kind of device, which a call opens that needs it.
+struct Kind {
+    /// Its name is that of its backend, too.
+    id: DeviceKind,
+    backend: TypeId,
+    has_uuids: bool,
+    open: fn() -> Opened,
+    /// Why it has no devices, or does not use some: once it was opened.
+    absent: OnceLock<Vec<String>>,
+}
+
+/// The result of opening a kind.
+struct Opened {
+    backend: Option<Arc<dyn Backend>>,
+    absent: Vec<String>,
+}
+
+impl Kinds {
+    fn of_this_build() -> Kinds {
+        Kinds {
+            all: Vec::from([
+                #[cfg(cuda)]
+                Kind::new::<transload_cuda::Cuda>(DeviceKind::CUDA, true, || {
+                    let found = transload_cuda::Cuda::discover();
+                    Opened::new(found.map(|cuda| {
+                        let absent = cuda.absent().iter();
+                        let noted = absent.map(|of| format!("{}: {}", of.device, of.reason));
+                        (noted.collect(), cuda)
+                    }))
+                }),
+                #[cfg(metal)]
+                Kind::new::<transload_metal::Metal>(DeviceKind::METAL, false, || {
+                    let found = transload_metal::Metal::discover();
+                    Opened::new(found.map(|metal| {
+                        let absent = metal.absent().iter();
+                        let noted = absent.map(|of| format!("{}: {}", of.device, of.reason));
+                        (noted.collect(), metal)
+                    }))
+                }),
+                #[cfg(all(adapters, not(browser)))]
+                Kind::new::<transload_wgpu::Wgpu>(DeviceKind::WGPU, true, || {
+                    let adapters = transload_wgpu::Wgpu::discover();
+                    Opened::new(match adapters.is_empty() {
+                        true => Err(NO_ADAPTER),
+                        false => Ok((Vec::new(), adapters)),
+                    })
+                }),
+            ]),
+            profile: Mutex::default(),
         }
     }
+}
 
-    /// Adds the Metal devices of this machine, and notes why there are none, or which are not used.
-    #[cfg(metal)]
-    fn metal(mut self) -> Builder {
-        match transload_metal::Metal::discover() {
-            Ok(devices) => {
-                let absent = devices.absent().iter();
-                let noted = absent.map(|absent| format!("{}: {}", absent.device, absent.reason));
-                self.note(DeviceKind::METAL, noted);
-                self.backend(Arc::new(devices))
-            }
-            Err(error) => {
-                self.note(DeviceKind::METAL, [format!("{error}")]);
-                self
-            }
+impl fmt::Debug for Kinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.all.iter();
+        f.debug_map()
+            .entries(all.map(|kind| (kind.id, &kind.absent)))
+            .finish()
+    }
+}
+
+#[cfg(any(cuda, metal, all(adapters, not(browser))))]
+impl Kind {
+    fn new<B: Backend>(id: DeviceKind, has_uuids: bool, open: fn() -> Opened) -> Kind {
+        Kind {
+            id,
+            backend: TypeId::of::<B>(),
+            has_uuids,
+            open,
+            absent: OnceLock::new(),
         }
     }
+}
 
-    /// Adds the adapters of this machine. A backend without adapters is not registered.
-    #[cfg(all(adapters, not(browser)))]
-    fn adapters(mut self) -> Builder {
-        let adapters = transload_wgpu::Wgpu::discover();
-        if adapters.is_empty() {
-            self.note(DeviceKind::WGPU, [NO_ADAPTER.into()]);
-            return self;
+impl Kind {
+    /// Returns whether what is wanted may be found when the kind is open.
+    fn may_have(&self, wanted: &Wanted) -> bool {
+        match *wanted {
+            Wanted::All => true,
+            Wanted::Kind(kind) => kind == self.id,
+            Wanted::Backend(backend) => backend.0 == self.id.0,
+            Wanted::Type(backend) => backend == self.backend,
+            Wanted::Place(place) => match place.device {
+                DeviceName::Uuid(_) => self.has_uuids,
+                DeviceName::Id(device) if device == DeviceId::CPU0 => {
+                    self.id == DeviceKind::CUDA && place.memory == Some(MemoryKind::Pinned)
+                }
+                DeviceName::Id(device) => device.node.is_here() && device.kind == self.id,
+            },
         }
-        self.backend(Arc::new(adapters))
     }
+}
 
-    #[cfg(any(cuda, metal, all(adapters, not(browser))))]
-    fn note(&mut self, kind: DeviceKind, reasons: impl IntoIterator<Item = String>) {
-        let noted = reasons
-            .into_iter()
-            .map(|reason| super::Absent { kind, reason });
-        self.absent.extend(noted);
+#[cfg(any(cuda, metal, all(adapters, not(browser))))]
+impl Opened {
+    #[allow(
+        clippy::arc_with_non_send_sync,
+        reason = "where there are no threads, no backend is `Send`, and managers take it in an `Arc`"
+    )]
+    fn new<B: Backend>(found: Result<(Vec<String>, B), impl ToString>) -> Opened {
+        match found {
+            Ok((absent, backend)) => Opened {
+                backend: Some(Arc::new(backend)),
+                absent,
+            },
+            Err(error) => Opened {
+                backend: None,
+                absent: Vec::from([error.to_string()]),
+            },
+        }
     }
 }
 
@@ -125,21 +202,65 @@ fn unbuilt(kind: DeviceKind) -> Option<String> {
 }
 
 impl TransferManager {
+    /// Opens the kinds of devices that are wanted and not open yet. Blocks on their drivers, and on threads that open one
+    /// of them.
+    pub(crate) fn open(&self, wanted: Wanted) {
+        if self.shared.is_forked() {
+            return;
+        }
+        for kind in self.shared.kinds.all.iter() {
+            if !kind.may_have(&wanted) {
+                continue;
+            }
+            kind.absent.get_or_init(|| self.open_kind(kind));
+            // The kinds are in the order of the ids, and the first id of a UUID is meant.
+            if let Wanted::Place(place) = wanted
+                && self
+                    .find(place)
+                    .is_ok_and(|found| found.is_ok_and(|found| found.device.kind == kind.id))
+            {
+                return;
+            }
+        }
+    }
+
+    /// Opens a kind of device. Returns why it has no devices, or does not use some.
+    fn open_kind(&self, kind: &Kind) -> Vec<String> {
+        let opened = guarded(kind.open);
+        let Opened {
+            backend,
+            mut absent,
+        } = opened.unwrap_or_else(|fault| Opened {
+            backend: None,
+            absent: Vec::from([fault.to_string()]),
+        });
+        let Some(backend) = backend else {
+            return absent;
+        };
+        let before = self.opened();
+        let registered = self.register(Arc::clone(&backend), backend.inventory());
+        match registered {
+            Ok(()) => self.adopt_kept_profile(&before),
+            Err(error) => absent.push(error.to_string()),
+        }
+        absent
+    }
+
     /// Returns why this manager has no devices of `kind`, or why it leaves some out: the feature is off, there is no
     /// driver, or the driver refuses a device. Returns `None` where it has all that it looked for, and for kinds that
-    /// [`Builder::discover`] does not look for.
+    /// [`Builder::discover`] does not look for. Opens the kind.
     pub fn lacks(&self, kind: DeviceKind) -> Option<String> {
-        let noted = self
-            .shared
-            .absent
-            .iter()
-            .filter(|absent| absent.kind == kind);
-        let noted: Vec<&str> = noted.map(|absent| &*absent.reason).collect();
-        if !noted.is_empty() {
+        self.open(Wanted::Kind(kind));
+        let looked_for = self.shared.kinds.all.iter();
+        let mut noted = { looked_for }
+            .filter(|of| of.id == kind)
+            .filter_map(|of| of.absent.get());
+        if let Some(noted) = noted.find(|noted| !noted.is_empty()) {
             return Some(noted.join("; "));
         }
         let known = [DeviceKind::CUDA, DeviceKind::METAL, DeviceKind::WGPU];
-        if !known.contains(&kind) || self.devices().iter().any(|device| device.id.kind == kind) {
+        let opened = self.opened();
+        if !known.contains(&kind) || opened.devices().iter().any(|device| device.id.kind == kind) {
             return None;
         }
         Some(unbuilt(kind).unwrap_or_else(|| match cfg!(browser) {
@@ -156,11 +277,15 @@ impl TransferManager {
             PlaceError::UnknownDevice {
                 device: DeviceName::Id(id),
                 reason,
-                ..
+                known,
             } => {
+                let closed = self.shared.kinds.all.iter();
+                for kind in closed.filter(|kind| kind.absent.get().is_none()) {
+                    *known += &format!(", and those of {}, which is not open yet", kind.id);
+                }
                 *reason = match id.node.name() {
                     None => self.lacks(id.kind),
-                    Some(node) if self.backends().iter().any(|known| known.id.0 == node) => {
+                    Some(node) if self.registered().iter().any(|known| known.id.0 == node) => {
                         Some(format!("{node} does not offer it"))
                     }
                     Some(node) => Some(format!("this program is connected to no machine {node}")),
@@ -178,7 +303,7 @@ impl TransferManager {
     }
 
     /// Makes a manager with every backend of this build whose hardware is present, as [`Builder::discover`] finds it.
-    /// Each call opens its own devices.
+    /// Each kind of device opens when a call first needs it. Each manager opens its own devices.
     ///
     /// The manager plans with the costs that `transload probe` or [`TransferManager::probe`] measured on this machine
     /// and saved at [`saved_path`](crate::profile::saved_path). It ignores a saved profile that is damaged, out of date
@@ -199,20 +324,11 @@ impl TransferManager {
     /// As [`TransferManager::discover`]; the next caller tries again.
     #[cfg(threads)]
     pub fn shared() -> Result<&'static TransferManager, Error> {
-        use std::sync::{Mutex, PoisonError};
-
         static PROCESS: super::PerProcess<TransferManager> = super::PerProcess::new();
-        // The others wait for the one that discovers, and do not open devices to drop them again: NVIDIA's Vulkan driver
-        // takes 0.3 to 0.5 s for each, one after the other.
-        static DISCOVERS: super::PerProcess<Mutex<()>> = super::PerProcess::new();
         if let Some(manager) = PROCESS.get() {
             return Ok(manager);
         }
-        let turn = DISCOVERS.get_or_init(Mutex::default);
-        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(manager) = PROCESS.get() {
-            return Ok(manager);
-        }
+        // A manager that another thread was faster to make has opened no device.
         let manager = TransferManager::discover()?;
         Ok(PROCESS.get_or_init(|| manager.clone()))
     }

@@ -137,8 +137,8 @@ impl TransferManager {
         if self.shared.is_forked() {
             return ProbeReport::empty();
         }
-        self.distrust_peers();
         let topology = self.topology();
+        self.distrust_peers();
         let sizes = sizes(options);
         let mut workspace = Workspace::new(self, sizes.last().copied().unwrap_or(0));
         let mut measurements = link_cells(&topology, &sizes);

@@ -16,6 +16,7 @@ mod text;
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
 
 use transload_core::defaults::MIN_CHUNK_BYTES;
 use transload_core::{Compared, Correction, Curve, LinkId, Timing, Topology};
@@ -219,8 +220,12 @@ impl TransferManager {
     /// Plans with the costs of a profile from now on. Links that the profile does not know keep their costs; faulty
     /// ones are not used until [`TransferManager::clear_cache`].
     ///
+    /// A kind of device that opens later ([`Builder::discover`](crate::Builder::discover)) takes its costs from the
+    /// profile then. Links of a device that differs from the measured one keep their costs.
+    ///
     /// # Errors
-    /// When the profile is of another machine or out of date ([`Profile::check`]). The costs are unchanged then.
+    /// When the profile is of another machine or out of date ([`Profile::check`]), as far as devices are open. The costs
+    /// are unchanged then.
     pub fn apply_profile(&self, profile: &Profile) -> Result<(), ProfileError> {
         let topology = self
             .shared
@@ -232,13 +237,33 @@ impl TransferManager {
 
     /// The same for a profile that was measured here just now.
     pub(super) fn adopt_profile(&self, profile: &Profile) {
-        let curves: Vec<_> = profile.links.iter().map(MeasuredLink::curve).collect();
+        let kept = &self.shared.kinds.profile;
+        *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(profile.clone()));
+        self.adopt_kept_profile(&Topology::new());
+    }
+
+    /// Plans with the costs of the kept profile for the links that were not there `before`. Leaves out links and routes of
+    /// devices that differ from those that were measured: their kind has opened since the profile was checked.
+    pub(super) fn adopt_kept_profile(&self, before: &Topology) {
+        let kept = self.shared.kinds.profile.lock();
+        let kept = kept.unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(profile) = kept else { return };
+        let opened = self.opened();
+        let holds = |link: &LinkId| {
+            let devices = [link.src.device, link.dst.device, link.engine.device];
+            let mut known = devices.into_iter().filter_map(|id| opened.device(id));
+            known.all(|device| profile.machine.has(device))
+        };
+        let links = profile.links.iter();
+        let links = links.filter(|link| before.link(link.id).is_none() && holds(&link.id));
+        let measured: Vec<_> = links.map(|link| (link, link.curve())).collect();
         let corrected = profile.routes.iter();
+        let corrected = corrected.filter(|route| route.links.iter().all(holds));
         let corrections = corrected
             .map(|route| (route.links.clone(), Correction::new(&route.points)))
             .collect();
         self.shared.change(|state| {
-            for (link, curve) in profile.links.iter().zip(curves) {
+            for (link, curve) in measured {
                 if let Some(curve) = curve {
                     state.planning.set_cost(link.id, curve, link.doubt());
                 }

@@ -224,7 +224,7 @@ impl Serving {
 
     /// Describes what is offered, with the times that copies would take from the network and to it.
     fn inventory(&self) -> wire::Inventory {
-        let topology = self.manager.topology();
+        let topology = self.manager.opened();
         let is_offered = |memory: &&transload_hal::MemoryInfo| self.offered.contains(&memory.id);
         let memories = topology.memories().iter().filter(is_offered);
         let memories = memories.map(|memory| wire::Memory {
@@ -444,7 +444,7 @@ impl TransferManager {
         options: transload_remote::Options,
     ) -> Result<(), Error> {
         let backend = crate::BackendId(node);
-        if self.backends().iter().any(|known| known.id == backend) {
+        if self.registered().iter().any(|known| known.id == backend) {
             return Err(crate::RegisterError::Duplicate { backend }.into());
         }
         let others = self.backends_of::<Remote>();

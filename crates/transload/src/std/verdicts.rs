@@ -28,7 +28,7 @@ impl TransferManager {
         let Some(writer) = &self.shared.writer else {
             return;
         };
-        let recalled = holding(&writer.read(), &self.topology(), backend);
+        let recalled = holding(&writer.read(), &self.opened(), backend);
         if !recalled.is_empty() {
             self.shared.change(|state| state.recall(recalled));
         }

@@ -265,7 +265,7 @@ fn child() -> Outcome {
             for _ in 0..2 {
                 thread::spawn(|| {
                     loop {
-                        let _ = TransferManager::discover();
+                        let _ = TransferManager::discover().map(|manager| manager.devices());
                     }
                 });
             }

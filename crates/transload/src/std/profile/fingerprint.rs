@@ -82,6 +82,13 @@ impl Fingerprint {
     }
 }
 
+impl Fingerprint {
+    /// Returns whether the device was measured, and nothing on which its measurements depend has changed since.
+    pub(super) fn has(&self, device: &DeviceInfo) -> bool {
+        self.devices.contains(&DevicePrint::of(device))
+    }
+}
+
 impl DevicePrint {
     fn of(device: &DeviceInfo) -> DevicePrint {
         DevicePrint {

@@ -153,7 +153,7 @@ impl Nodes {
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        let taken = self.manager.backends();
+        let taken = self.manager.registered();
         let names = (0..1000).map(|number| match number {
             0 => format!("n{hex}"),
             number => format!("n{hex}-{number}"),

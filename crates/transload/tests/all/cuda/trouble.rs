@@ -95,6 +95,14 @@ fn discovery_without_a_driver_brings_the_rest_of_the_machine() {
         .default_costs()
         .build()
         .unwrap();
+    // CUDA's memory of the host names its driver as a device does, and is told why it is not there.
+    for place in ["cuda:0", "cpu:0/pinned"] {
+        let refused = manager.resolve(place.parse().unwrap()).unwrap_err();
+        assert!(
+            refused.to_string().contains("/nowhere/libcuda.so.1"),
+            "{refused}"
+        );
+    }
     let src = manager.adopt(pattern(MIB, 1)).unwrap();
     let dst = manager.adopt(vec![0u8; MIB as usize]).unwrap();
     manager.copy(&src, &dst).wait().unwrap();
