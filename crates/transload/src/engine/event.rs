@@ -30,6 +30,11 @@ impl EventState {
         }
     }
 
+    /// Returns whether this process is a child of the one that made the event.
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.process.is_current()
+    }
+
     /// Returns whether the transfer has to wait; if so, it is woken when the event is set. Where there is no room for
     /// another transfer, those that wait no longer, as `waits` says, are removed.
     pub(crate) fn subscribe(&self, id: TransferId, waits: impl Fn(TransferId) -> bool) -> bool {
@@ -48,7 +53,7 @@ impl EventState {
 
     /// Sets the event; returns the transfers that waited for it. Does nothing in a child of `fork`.
     pub(crate) fn set(&self) -> Vec<TransferId> {
-        if !self.process.is_current() {
+        if self.is_forked() {
             return Vec::new();
         }
         self.inner.with(|inner| {
@@ -59,6 +64,6 @@ impl EventState {
 
     /// Returns whether the event was set. False in a child of `fork`.
     pub(crate) fn is_set(&self) -> bool {
-        self.process.is_current() && self.inner.with(|inner| inner.set)
+        !self.is_forked() && self.inner.with(|inner| inner.set)
     }
 }

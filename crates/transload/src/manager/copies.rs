@@ -359,8 +359,11 @@ impl TransferManager {
 
     pub(crate) fn check(&self, request: &Request) -> Result<Checked, TransferError> {
         let mut events = request.terms.after.iter().chain(&request.terms.then);
-        if events.any(|event| event.manager != self.shared.serial) {
-            return Err(TransferError::ForeignEvent);
+        if let Some(event) = events.find(|event| event.manager != self.shared.serial) {
+            return Err(match event.is_forked() {
+                true => TransferError::Forked,
+                false => TransferError::ForeignEvent,
+            });
         }
         if let Some(Only::Way(way)) = &request.terms.only
             && way.manager != self.shared.serial
@@ -373,12 +376,13 @@ impl TransferManager {
     }
 
     fn owns(&self, region: &Region) -> Result<(), TransferError> {
-        match Arc::ptr_eq(&region.buffer.shared, &self.shared) {
-            true => Ok(()),
-            false => Err(TransferError::ForeignBuffer {
-                memory: region.buffer.memory(),
-            }),
+        if Arc::ptr_eq(&region.buffer.shared, &self.shared) {
+            return Ok(());
         }
+        region.buffer.shared.check_fork()?;
+        Err(TransferError::ForeignBuffer {
+            memory: region.buffer.memory(),
+        })
     }
 
     pub(super) fn operand(&self, region: &Region) -> Result<Operand, TransferError> {
