@@ -120,7 +120,7 @@ impl Builder {
         self
     }
 
-    /// Plans with the costs of that profile, in place of a saved one's.
+    /// Plans with the costs of that profile, in place of a saved one's, as [`TransferManager::apply_profile`] does.
     #[cfg(feature = "std")]
     pub fn profile(mut self, profile: crate::Profile) -> Builder {
         self.costs = crate::std::profile::Costs::Given(Box::new(profile));

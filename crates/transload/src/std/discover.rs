@@ -57,6 +57,7 @@ pub(crate) struct Kinds {
 }
 
 /// A kind of device, which a call opens that needs it.
+#[allow(dead_code, reason = "some builds have no kind")]
 struct Kind {
     /// Its name is that of its backend, too.
     id: DeviceKind,
@@ -68,6 +69,7 @@ struct Kind {
 }
 
 /// The result of opening a kind.
+#[allow(dead_code, reason = "some builds have no kind")]
 struct Opened {
     backend: Option<Arc<dyn Backend>>,
     absent: Vec<String>,
