@@ -148,6 +148,79 @@ fn drivers_say_nothing_where_nobody_is_logged_in() {
     assert_eq!((run.code(), run.stderr()), (0, String::new()));
 }
 
+/// A cgroup with little memory, where the test may make one.
+#[cfg(target_os = "linux")]
+struct Group(std::path::PathBuf);
+
+#[cfg(target_os = "linux")]
+impl Group {
+    fn new(limit_bytes: u64) -> Option<Group> {
+        let name = format!("transload-test-{}", std::process::id());
+        let versions = [("memory", "memory.limit_in_bytes"), ("", "memory.max")];
+        versions.into_iter().find_map(|(controller, limit)| {
+            let folder = std::path::Path::new("/sys/fs/cgroup")
+                .join(controller)
+                .join(&name);
+            fs::create_dir(&folder).ok()?;
+            let group = Group(folder);
+            fs::write(group.0.join(limit), limit_bytes.to_string()).ok()?;
+            Some(group)
+        })
+    }
+
+    fn run(&self, folder: &Folder, arguments: &[&str]) -> support::Run {
+        let program = folder.command(arguments);
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", r#"echo $$ > "$0" && exec "$@""#]);
+        command
+            .arg(self.0.join("cgroup.procs"))
+            .arg(program.get_program());
+        command.args(program.get_args()).current_dir(&folder.0);
+        for (name, value) in program.get_envs() {
+            command.env(name, value.unwrap_or_default());
+        }
+        support::Run(command.output().unwrap())
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// The kernel ends a process that touches more than its group has, so each allocation is refused before.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_adapter_in_software_and_a_probe_stay_within_the_memory_of_a_cgroup() {
+    let folder = Folder::new("cgroup");
+    if !folder.has_adapters(1) {
+        return;
+    }
+    if folder.json(&["devices"])["devices"][1]["software"] != true {
+        return support::skip("needs an adapter in software");
+    }
+    let Some(group) = Group::new(48 << 20) else {
+        return support::skip("may make no cgroup");
+    };
+    folder.model("model", 40 << 20);
+    for arguments in [
+        &["copy", "model", "wgpu:0"][..],
+        &["copy", "model", "wgpu:0/device"],
+        &["load", "model", "--to", "wgpu:0"],
+        &["load", "model", "--to", "wgpu:0/device"],
+    ] {
+        let run = group.run(&folder, arguments);
+        assert_eq!(run.code(), 5, "{arguments:?}: {}", run.stderr());
+        assert!(run.stderr().contains("wgpu:0/"), "{}", run.stderr());
+    }
+    let run = group.run(&folder, &["probe", "--quick", "--no-save"]);
+    assert_eq!(run.code(), 0, "{}", run.stderr());
+    let advice = "the cgroup grants 48 MiB of memory";
+    assert!(run.stdout().contains(advice), "{}", run.stdout());
+}
+
 #[test]
 fn a_file_moves_through_an_adapter_and_comes_back_as_it_went() {
     let folder = Folder::new("through");

@@ -14,6 +14,9 @@ mod alloc_spec;
 mod backend;
 mod buffer;
 mod callback;
+#[cfg(feature = "std")]
+#[doc(hidden)]
+pub mod cgroup;
 mod checks;
 mod clock;
 mod error;
@@ -27,6 +30,8 @@ mod op;
 mod process;
 #[cfg(feature = "std")]
 mod regular;
+#[cfg(feature = "std")]
+mod room;
 mod span;
 #[cfg(feature = "std")]
 mod system;
@@ -54,6 +59,8 @@ pub use process::PerProcess;
 pub use process::{Process, ProcessBound};
 #[cfg(feature = "std")]
 pub use regular::{NotRegular, open_regular, read_regular};
+#[cfg(feature = "std")]
+pub use room::Room;
 pub use span::HostSpan;
 #[cfg(feature = "std")]
 pub use system::SystemError;

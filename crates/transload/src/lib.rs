@@ -179,9 +179,9 @@ pub use transload_hal::{Advice, AllocSpec, Backend, BackendId, Clock, ErrorClass
 pub mod host {
     #[cfg(target_os = "linux")]
     pub use transload_host::memory::shared::seal;
-    pub use transload_host::{FileError, Host, HostFile, HostOptions};
     #[doc(hidden)]
-    pub use transload_host::{cgroup, partial};
+    pub use transload_host::partial;
+    pub use transload_host::{FileError, Host, HostFile, HostOptions};
 }
 /// Other machines: keys, and what is told of sessions with them.
 #[cfg(remote)]

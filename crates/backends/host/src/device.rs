@@ -8,10 +8,9 @@ use transload_hal::{
     Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError, Cost,
     Curve, DeviceId, DeviceInfo, EngineId, ErrorClass, External, ExternalKind, Fault, Fence, HOST,
     HOST_ENGINE, HostReach, HostSpan, ImportError, Inventory, LinkId, MemoryId, MemoryInfo, Op,
-    Passage, StorageId, SubmitError, Waited, host_links,
+    Passage, Room, StorageId, SubmitError, Waited, host_links,
 };
 
-use crate::memory::room::Room;
 use crate::memory::{self, DISK, FILE, PAGEABLE, SHARED};
 use crate::pool::Limits;
 use crate::queue::{Queue, is_reached};

@@ -21,8 +21,6 @@
 //! ```
 
 pub mod caches;
-#[doc(hidden)]
-pub mod cgroup;
 mod device;
 pub mod memory;
 #[doc(hidden)]

@@ -12,7 +12,6 @@ pub(crate) mod hint;
 pub(crate) mod lent;
 #[cfg(unix)]
 mod mapping;
-pub(crate) mod room;
 #[cfg(windows)]
 pub mod section;
 #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -8,7 +8,7 @@ use std::{fmt, ptr};
 use transload_hal::{
     Access, AllocError, AllocSpec, Backend, Buffer, CompletionSink, ConnectError, DeviceId,
     DeviceKind, External, ExternalKind, Fence, ImportError, Inventory, LinkId, MemoryId,
-    MemoryKind, Op, PerProcess, SubmitError, Waited, link_between,
+    MemoryKind, Op, PerProcess, Room, SubmitError, Waited, link_between,
 };
 
 use crate::endpoints::adapter_of;
@@ -235,6 +235,12 @@ unsafe impl Backend for Wgpu {
             Some(queue) => memory::allocate(queue.gpu(), memory, spec),
             None => Err(AllocError::UnknownMemory { memory }),
         }
+    }
+
+    /// Of a software adapter it is what the host has available; of others the driver does not tell.
+    fn available_bytes(&self, memory: MemoryId) -> Option<u64> {
+        let gpu = self.queue(memory.device)?.gpu();
+        gpu.is_software.then(Room::now)?.available_bytes
     }
 
     /// Takes a `wgpu::Buffer` of the memory's own device in an [`External::Object`], which must have been created with the

@@ -29,6 +29,8 @@ pub(crate) struct Gpu {
     pub(crate) importer: Result<Importer, &'static str>,
     /// Allocates memory that host and device both reach, if they share one.
     pub(crate) mapper: Option<Mapper>,
+    /// The driver runs on the host's processors, and allocates in the host's memory.
+    pub(crate) is_software: bool,
     /// This backend opened the device and has not given out its handles.
     is_private: AtomicBool,
     pub(crate) shifts: Shifts,
@@ -57,16 +59,18 @@ pub(crate) enum PollFailure {
 
 impl Gpu {
     pub(crate) fn new(id: DeviceId, device: wgpu::Device, queue: wgpu::Queue) -> Gpu {
+        let is_software = is_software(&device.adapter_info());
         Gpu {
             _lease: Lease::of(&device, &queue),
             id,
             identity: identity::of(&device),
             importer: Importer::of(&device),
             mapper: Mapper::of(&device),
-            shifts: match is_software(&device.adapter_info()) || !computes(&device) {
+            shifts: match is_software || !computes(&device) {
                 true => Shifts::Texels,
                 false => Shifts::Shader,
             },
+            is_software,
             device,
             queue,
             is_private: AtomicBool::new(false),

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use transload_hal::{AllocError, AllocSpec, Buffer, Fault, HostSpan, StorageInfo};
+use transload_hal::{AllocError, AllocSpec, Buffer, Fault, HostSpan, Room, StorageInfo};
 use transload_hal::{MemoryId, MemoryKind};
 
 use crate::gpu::Gpu;
@@ -139,6 +139,9 @@ pub(crate) fn allocate(
         _ => wgpu::MAP_ALIGNMENT,
     };
     check_spec(&gpu.device, memory, spec, aligned)?;
+    if gpu.is_software {
+        Room::check(memory, len)?;
+    }
     let refused = |fault| refused(memory, len, fault);
     let _inside = gpu.enter().map_err(refused)?;
     if memory.kind == MemoryKind::Mapped {

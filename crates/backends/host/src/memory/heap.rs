@@ -101,7 +101,7 @@ impl HeapMemory {
                 huge_pages: HugePages::NotAsked,
             });
         }
-        super::room::check(memory, spec.len_bytes)?;
+        transload_hal::Room::check(memory, spec.len_bytes)?;
         let heap =
             Self::back(len, align, spec.huge_pages).map_err(|fault| AllocError::OutOfMemory {
                 memory,
@@ -275,7 +275,7 @@ mod tests {
         );
         // Where the system tells how much memory it has, what is larger than all of it can never be had.
         let error = allocate(AllocSpec::bytes(isize::MAX as u64));
-        let is_limit = |limit_bytes| limit_bytes == super::super::room::Room::now().limit_bytes;
+        let is_limit = |limit_bytes| limit_bytes == transload_hal::Room::now().limit_bytes;
         assert!(
             match &error {
                 AllocError::TooLarge { limit_bytes, .. } => is_limit(Some(*limit_bytes)),

@@ -64,7 +64,7 @@ impl SharedMemory {
         let len = check_len(memory, spec.len_bytes)?;
         let page = super::mapping::page_bytes() as u64;
         let align = check_alignment(memory, spec.alignment, page, super::heap::MAX_ALIGNMENT)?;
-        super::room::check(memory, spec.len_bytes)?;
+        transload_hal::Room::check(memory, spec.len_bytes)?;
         let is_small = len < MOST_BYTES && align <= MOST_BYTES && !spec.shareable;
         let made = match is_small {
             true => Pages::allocate(len, align).map(|pages| Self::small(pages, spec.len_bytes)),

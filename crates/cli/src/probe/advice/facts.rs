@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use transload::hal::DeviceInfo;
-use transload::host::cgroup;
+use transload::hal::cgroup;
 use transload::{DeviceKind, PciAddress};
 
 /// Facts about a machine and about what it lets this process do.

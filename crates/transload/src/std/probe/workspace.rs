@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use transload_core::{DeviceId, LinkId, MemoryId, MemoryKind};
-use transload_hal::AllocSpec;
+use transload_hal::{AllocError, AllocSpec, ErrorClass, Fault};
 
 use super::measurement::Measurement;
 use crate::engine::checked::Only;
@@ -27,15 +27,24 @@ pub(super) struct Workspace<'a> {
     manager: &'a TransferManager,
     buffers: HashMap<(MemoryId, u64, Role), Buffer>,
     patterns: Patterns,
+    /// The largest buffer that leaves room for all else that its copies need.
+    most: u64,
 }
+
+/// How much memory the copies of one size need at once, as a multiple of the size: the pattern and its inverse, both ends,
+/// the way there and back, and two slots.
+const AT_ONCE: u64 = 8;
 
 impl<'a> Workspace<'a> {
     /// `most` is the largest size of a pattern, in bytes.
     pub(super) fn new(manager: &'a TransferManager, most: u64) -> Workspace<'a> {
+        let room = manager.available_bytes(HOME).unwrap_or(u64::MAX);
+        let most = most.min(room / AT_ONCE);
         Workspace {
             manager,
             buffers: HashMap::new(),
             patterns: Patterns::new(usize::try_from(most).unwrap_or(0)),
+            most,
         }
     }
 
@@ -49,6 +58,21 @@ impl<'a> Workspace<'a> {
         let key = (memory, bytes, role);
         if let Some(buffer) = self.buffers.get(&key) {
             return Ok(buffer.clone());
+        }
+        // Each buffer is written, and the small ones are many.
+        let available = self.manager.available_bytes(memory);
+        if bytes > self.most || available.is_some_and(|available| available < bytes) {
+            let available = available.or(self.manager.available_bytes(HOME));
+            let message = format!(
+                "a probe with this size needs up to {AT_ONCE} times as much, and the system has {} bytes available",
+                available.unwrap_or(0)
+            );
+            return Err(AllocError::OutOfMemory {
+                memory,
+                len_bytes: bytes,
+                fault: Fault::new(ErrorClass::Exhausted, message),
+            }
+            .into());
         }
         let spec = AllocSpec::bytes(bytes);
         let spec = match memory.kind {

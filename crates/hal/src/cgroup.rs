@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::vec::Vec;
 
 /// A group's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

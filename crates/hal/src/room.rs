@@ -1,23 +1,29 @@
 //! How much memory the machine has, and how much of it is left: an allocation that cannot fit is
 //! refused when it is asked for, not when it is written to and the system kills the process.
 
-use transload_hal::{AllocError, ErrorClass, Fault, MemoryId};
+use std::format;
 
 use crate::cgroup::Memory;
+use crate::{AllocError, ErrorClass, Fault, MemoryId};
 
 /// Allocations of at least this length are compared with the memory that is left. For smaller ones,
 /// asking the system (about 20 µs) costs more than the check is worth.
 const ASK_FROM_BYTES: u64 = 1 << 20;
 
-/// The machine's memory, as `/proc/meminfo` tells. All `None` where no such thing exists.
+/// What is kept of a cgroup's limit, at most. A software adapter takes about as much for itself.
+const MOST_KEPT_BYTES: u64 = 16 << 20;
+
+/// The machine's memory in the limits of the process's cgroups, as `/proc/meminfo` and the groups tell. All `None` where no
+/// such thing exists. It is the memory of the host, and of devices whose driver runs on its processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Room {
+#[non_exhaustive]
+pub struct Room {
     /// The machine's memory.
-    pub(crate) total_bytes: Option<u64>,
+    pub total_bytes: Option<u64>,
     /// The machine's memory and swap: the most that can ever be in use.
-    pub(crate) limit_bytes: Option<u64>,
+    pub limit_bytes: Option<u64>,
     /// The memory that can be had now without taking it from other processes.
-    pub(crate) available_bytes: Option<u64>,
+    pub available_bytes: Option<u64>,
     /// The part of the limit that is swap.
     swap_bytes: u64,
     /// The part of the available bytes that is swap.
@@ -26,23 +32,37 @@ pub(crate) struct Room {
 
 impl Room {
     /// Reads the current values from the system.
-    pub(crate) fn now() -> Room {
+    pub fn now() -> Room {
         let machine = Room::of(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
         Memory::of_process().fold(machine, Room::within)
     }
 
-    /// The same in the limits of a cgroup, beyond which the system kills the process.
+    /// Refuses an allocation that can never fit or does not fit now. Accepts lengths below 1 MiB, and all lengths if the
+    /// system does not report its memory.
+    ///
+    /// # Errors
+    /// [`AllocError::TooLarge`] and [`AllocError::OutOfMemory`].
+    pub fn check(memory: MemoryId, len_bytes: u64) -> Result<(), AllocError> {
+        if len_bytes < ASK_FROM_BYTES {
+            return Ok(());
+        }
+        let room = Room::now();
+        room.check_limit(memory, len_bytes)?;
+        room.check_available(memory, len_bytes)
+    }
+
+    /// The same in the limits of a cgroup, beyond which the system kills the process. Some of the limit is kept for small
+    /// allocations, and for what drivers and the system's tables take beside a large one.
     fn within(self, group: Memory) -> Room {
+        let kept = (group.limit_bytes / 16).min(MOST_KEPT_BYTES);
+        let available = group.available_bytes.saturating_sub(kept);
         let swap = group.swap_limit_bytes.min(self.swap_bytes);
         let swap_free = group.swap_available_bytes.min(self.swap_free_bytes);
         let least = |of: Option<u64>, limit| Some(of.map_or(limit, |bytes| bytes.min(limit)));
         Room {
             total_bytes: least(self.total_bytes, group.limit_bytes),
             limit_bytes: least(self.limit_bytes, group.limit_bytes.saturating_add(swap)),
-            available_bytes: least(
-                self.available_bytes,
-                group.available_bytes.saturating_add(swap_free),
-            ),
+            available_bytes: least(self.available_bytes, available.saturating_add(swap_free)),
             swap_bytes: swap,
             swap_free_bytes: swap_free,
         }
@@ -101,21 +121,12 @@ impl Room {
     }
 }
 
-/// Refuses a length that can never fit or does not fit now. Accepts all lengths if the system does not
-/// report its memory.
-pub(super) fn check(memory: MemoryId, len_bytes: u64) -> Result<(), AllocError> {
-    if len_bytes < ASK_FROM_BYTES {
-        return Ok(());
-    }
-    let room = Room::now();
-    room.check_limit(memory, len_bytes)?;
-    room.check_available(memory, len_bytes)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::SHARED;
     use super::*;
+    use crate::{DeviceId, MemoryKind};
+
+    const SHARED: MemoryId = DeviceId::CPU0.memory(MemoryKind::Shared);
 
     const TEXT: &str = "MemTotal:         100 kB\nMemFree:          10 kB\n\
                         MemAvailable:      40 kB\nSwapTotal:         20 kB\nSwapFree:           8 kB\n";
@@ -140,14 +151,14 @@ mod tests {
             })
         };
         let seen = |of: Room| (of.total_bytes, of.limit_bytes, of.available_bytes);
-        let few = limited(1000, 10, 0);
-        assert_eq!(seen(few), (Some(1000), Some(1000), Some(10)));
+        let few = limited(1600, 110, 0);
+        assert_eq!(seen(few), (Some(1600), Some(1600), Some(10)));
         // What a group's memory has no room for goes to swap, of which the machine has 20 kB, and 8 kB free.
-        let swapped = limited(1000, 10, 500);
-        assert_eq!(seen(swapped), (Some(1000), Some(1500), Some(260)));
-        let swapped = limited(1000, 10, u64::MAX);
-        let (limit, available) = (1000 + (20 << 10), 10 + (8 << 10));
-        assert_eq!(seen(swapped), (Some(1000), Some(limit), Some(available)));
+        let swapped = limited(1600, 110, 500);
+        assert_eq!(seen(swapped), (Some(1600), Some(2100), Some(260)));
+        let swapped = limited(1600, 110, u64::MAX);
+        let (limit, available) = (1600 + (20 << 10), 10 + (8 << 10));
+        assert_eq!(seen(swapped), (Some(1600), Some(limit), Some(available)));
         assert_eq!(limited(u64::MAX, u64::MAX, u64::MAX), Room::of(TEXT));
     }
 
