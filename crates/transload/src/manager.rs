@@ -49,8 +49,9 @@ use crate::{
 /// at once and does nothing. It answers [`TransferError::Forked`], or `Forked` of another error type. A call without an
 /// error answers that there is nothing: no backends, no devices, an event that is not set. Dropping such objects leaks what
 /// they own. A manager that the child makes works, as far as the drivers do: CUDA, Vulkan and Metal may refuse a child
-/// whose parent has used them, and Mesa's drivers let a child that opens them, too, hang in `exit`, but not in `_exit`. A child
-/// that names no device opens no driver. Forks are noticed on
+/// whose parent has used them. A child that names no device opens no driver. Where the parent has opened adapters, on Linux with
+/// glibc, `exit` leaves out the exit handlers that were registered before: drivers would wait there for threads that the
+/// child does not have. Elsewhere end such a child with `_exit`. Forks are noticed on
 /// Unix with the feature `std`, through `pthread_atfork`; children of `vfork` and of the bare system call `clone` are not,
 /// and have to execute another program.
 #[derive(Clone)]

@@ -7,6 +7,10 @@
 //!
 //! So this backend registers an exit handler, too. It refuses new work and waits until the work under way has ended. Exit
 //! handlers run in the opposite order of their registration, so it runs before those of drivers that were loaded earlier.
+//!
+//! A child of `fork` inherits the drivers' handlers, and not their threads. Mesa's handler joins its threads, and glibc
+//! gives their stacks, by which it knows them, to threads that the child starts: the handler then waits for one of those,
+//! which never ends. So in a child of a process that has loaded drivers this handler ends the process.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -122,17 +126,20 @@ pub(crate) fn watch() {
     use std::ffi::c_int;
     use std::sync::{OnceLock, PoisonError};
     use std::time::{Duration, Instant};
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    use std::{ffi::c_void, ptr::null_mut};
+
+    use transload_hal::Process;
 
     /// How long a driver that hangs delays the end of the process.
     const LIMIT: Duration = Duration::from_secs(2);
 
+    /// The process that loaded drivers first.
+    static LOADED: OnceLock<Process> = OnceLock::new();
+
     /// The first handler that runs sets it.
     static DEADLINE: OnceLock<Instant> = OnceLock::new();
 
-    unsafe extern "C" {
-        /// C23, 7.24.4.2.
-        fn atexit(handler: extern "C" fn()) -> c_int;
-    }
     /// Takes no other lock than its own: the thread that ends the process may hold any.
     extern "C" fn at_exit() {
         let Some(door) = DOORS.get() else {
@@ -152,7 +159,39 @@ pub(crate) fn watch() {
     }
     // Now, since the handler must not allocate it.
     DOORS.get_or_init(Door::default);
+    LOADED.get_or_init(Process::current);
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    unsafe extern "C" {
+        /// `on_exit(3)`: as `atexit`, with the status and an argument.
+        fn on_exit(handler: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+        /// C23, 7.23.5.2.
+        fn fflush(stream: *mut c_void) -> c_int;
+        /// POSIX.1-2008, System Interfaces, `_exit`.
+        fn _exit(status: c_int) -> !;
+    }
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    extern "C" fn with_status(status: c_int, _: *mut c_void) {
+        at_exit();
+        if LOADED.get().is_some_and(|process| !process.is_current()) {
+            // SAFETY: null stands for all streams.
+            let _ = unsafe { fflush(null_mut()) };
+            // SAFETY: it ends the process, and no more.
+            unsafe { _exit(status) }
+        }
+    }
+    // SAFETY: the handler does not unwind. A library with this code stays loaded, as the drivers do that it has opened.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    let refused = unsafe { on_exit(with_status, null_mut()) };
+
+    // Elsewhere no handler is told the status.
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    unsafe extern "C" {
+        /// C23, 7.24.4.2.
+        fn atexit(handler: extern "C" fn()) -> c_int;
+    }
     // SAFETY: the handler does not unwind. A library that is unloaded has its handlers run before that.
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     let refused = unsafe { atexit(at_exit) };
     // Registration fails only if there is no memory for the entry. The process then ends as it would without the handler.
     let _ = refused;
@@ -178,6 +217,12 @@ mod tests {
     unsafe extern "C" {
         /// POSIX.1-2008, System Interfaces, `_exit`.
         fn _exit(status: c_int) -> !;
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        fn atexit(handler: extern "C" fn()) -> c_int;
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        fn fork() -> c_int;
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        fn waitpid(process: c_int, status: *mut c_int, options: c_int) -> c_int;
     }
 
     /// Runs a test again, in a process of its own, and gives that one's exit code.
@@ -220,5 +265,34 @@ mod tests {
         }
         let code = code_of("a_child_of_fork_waits_for_its_own_work_alone");
         assert_eq!(code, Some(4));
+    }
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn a_child_of_fork_ends_before_the_handlers_of_its_parents_drivers() {
+        /// As Mesa's, which joins a thread that never ends.
+        extern "C" fn hang() {
+            loop {
+                thread::park();
+            }
+        }
+        if env::var_os(CHILD).is_some() {
+            // SAFETY: the handler does not unwind.
+            assert_eq!(unsafe { atexit(hang) }, 0);
+            watch();
+            // SAFETY: the child only ends.
+            let child = unsafe { fork() };
+            if child == 0 {
+                Process::handle_fork();
+                process::exit(5);
+            }
+            let mut status = 0;
+            // SAFETY: the status is written while the call lasts.
+            assert_eq!(unsafe { waitpid(child, &raw mut status, 0) }, child);
+            // SAFETY: it ends the process, and no more.
+            unsafe { _exit(status >> 8) };
+        }
+        let code = code_of("a_child_of_fork_ends_before_the_handlers_of_its_parents_drivers");
+        assert_eq!(code, Some(5));
     }
 }
