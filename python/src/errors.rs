@@ -62,10 +62,11 @@ fn exception(py: Python<'_>, argument: &str, error: &impl Raised) -> PyErr {
 fn kind(shown: &str) -> &str {
     let end = shown.find(|at: char| !at.is_alphanumeric());
     let (word, rest) = shown.split_at(end.unwrap_or(shown.len()));
-    match rest.strip_prefix('(').filter(|_| HOLDERS.contains(&word)) {
-        Some(inner) => kind(inner),
-        None => word,
-    }
+    let held = match word {
+        "BatchError" => rest.split_once("source: ").map(|(_, inner)| inner),
+        _ => { rest.strip_prefix('(') }.filter(|_| HOLDERS.contains(&word)),
+    };
+    held.map_or(word, kind)
 }
 
 /// The variants whose text is the text of the error that they hold.

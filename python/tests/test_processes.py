@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -117,6 +118,113 @@ assert tensor.numpy().tolist() == [0, 1, 2, 3]
     )
     assert "fork" in out
     assert "spawn" in out
+
+
+HOST_ALONE = """
+import os, sys
+import numpy as np, transload
+
+def drivers():
+    maps = open('/proc/self/maps').read()
+    return [name for name in ('libvulkan', 'libEGL', 'libGL', 'libcuda.so', 'libnvidia') if name in maps]
+
+path = sys.argv[1]
+array = np.arange(1 << 18, dtype='f4')
+transload.copy(array, np.zeros_like(array))
+tensor = transload.copy(array, 'cpu:0/shared', verify=True)
+assert (tensor.numpy() == array).all() and tensor.to('cpu:0').memory == 'cpu:0/pageable'
+transload.copy_async(array, 'cpu:0').result()
+transload.save({'a': tensor}, path)
+assert list(transload.inspect(path)) and (transload.load(path)['a'].numpy() == array).all()
+transload.explain(array, 'cpu:0')
+np.from_dlpack(tensor)
+try:
+    transload.copy(array, 'cpu:7')
+except transload.errors.PlaceError as error:
+    print(error)
+assert drivers() == [], drivers()
+devices = [str(device) for device in transload.devices()]
+assert drivers() or devices == ['cpu:0']
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_names_no_device_opens_no_driver_and_no_driver_writes_to_the_terminal(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(HOST_ALONE)
+    names = ("XDG_RUNTIME_DIR", "WAYLAND_DISPLAY", "DISPLAY", "NODEVICE_SELECT")
+    env = {name: value for name, value in os.environ.items() if name not in names}
+    command = [sys.executable, str(program), str(tmp_path / "m.safetensors")]
+    ran = subprocess.run(command, capture_output=True, text=True, env=env)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "not open yet" in ran.stdout
+
+
+@unix
+def test_every_call_in_a_forked_child_says_that_a_tensor_is_its_parents(python, tmp_path):
+    out = python(
+        """
+import os, pickle, sys, warnings
+import numpy as np, transload
+
+warnings.simplefilter('ignore')
+ones = np.ones(4, 'f4')
+for where in sys.argv[2:]:
+    tensor = transload.copy(ones, where)
+    calls = {
+        'numpy': lambda: tensor.to('cpu:0/shared').numpy(),
+        'copy': lambda: transload.copy(tensor, 'cpu:0'),
+        'copy into': lambda: transload.copy(tensor, np.zeros(4, 'f4')),
+        'copy to it': lambda: transload.copy(ones, tensor),
+        'save': lambda: transload.save({'t': tensor}, sys.argv[1]),
+        'pickle': lambda: pickle.dumps(tensor),
+        'copy_async': lambda: transload.copy_async(tensor, 'cpu:0').result(),
+    }
+    for name, call in calls.items():
+        child = os.fork()
+        if child == 0:
+            try:
+                call()
+            except transload.Error as error:
+                print(where, name, error.kind, error.category, flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+""",
+        tmp_path / "m.safetensors",
+        "cpu:0",
+        "cpu:0/shared",
+    )
+    lines = out.splitlines()
+    assert len(lines) == 14 and all(line.endswith(" Forked caller") for line in lines), out
+
+
+@unix
+@pytest.mark.parametrize("places", [("cpu:0",), ("cpu:0", "wgpu:0")], ids=["host", "devices"])
+def test_a_forked_child_ends_although_its_parent_has_opened_devices(python, gpu, places):
+    # Threads that the child starts get the stacks of the parent's, which handlers of drivers would join.
+    out = python(
+        """
+import os, sys, warnings
+import numpy as np, transload
+
+warnings.simplefilter('ignore')
+array = np.ones(8 << 20, 'u1')
+for device in transload.devices():
+    transload.copy(array, device)
+child = os.fork()
+if child == 0:
+    for place in sys.argv[1:]:
+        pending = [transload.copy_async(array, place) for _ in range(4)]
+        assert all(copy.result().to('cpu:0').numpy()[1] == 1 for copy in pending)
+    print('child')
+    sys.exit(7)
+_, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status))
+""",
+        *places,
+        timeout=60,
+    )
+    assert out == "child\n7\n"
 
 
 @unix
