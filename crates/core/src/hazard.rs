@@ -6,26 +6,29 @@ mod index;
 
 use alloc::vec::Vec;
 
-use index::{Index, KEPT, NIL};
+use index::{Index, KEPT, NIL, Owner};
 
 pub use footprint::{Footprint, FootprintError};
 
 /// The order of transfers: those that share bytes of a storage, one of them writing, take effect in the order in which
 /// they entered; all others run together.
 ///
-/// A transfer [enters](Hazards::enter) with all its footprints at once, may start when every ticket that it waits for
-/// has left, and [leaves](Hazards::leave) when its last operation is quiet, or when it was given up before the first.
-/// Tickets leave in any order. A ticket waits for *every* earlier conflicting ticket and not only for the last, so
-/// cancelling a ticket between two others does not change their order.
+/// A transfer [enters](Hazards::enter) with all its footprints at once, may start when it waits for no ticket any more,
+/// and [leaves](Hazards::leave) when its last operation is quiet, or when it was given up before the first. Tickets leave
+/// in any order. A ticket that leaves may free others, which [`Hazards::poll_freed`] finds.
+///
+/// A ticket may start when *every* earlier conflicting ticket has left. It follows one of them at a time, the latest. When
+/// that one leaves, the ticket follows the latest that is still there. So cancelling a ticket between two others does not
+/// change their order, and a ticket in a chain of any length has one follower.
 ///
 /// # Cost
-/// With `n` footprints alive, entering and leaving takes `O(log n + k)` for each footprint, with `k`
-/// the live footprints whose bounds overlap its own and that it could conflict with; where one of
-/// such a pair is pitched, comparing them walks up to [`Shape::OVERLAP_ROWS`] rows. Storages and
-/// distant ranges of one storage do not slow each other. Relations are found by search when a ticket
-/// enters and again when it leaves, never stored. Memory is reused: nothing is allocated while the number of live
-/// footprints stays below the most that were alive at once. Where it falls below a quarter of that, and of 1,024, most of
-/// the memory goes back.
+/// With `n` footprints alive, entering and leaving take `O(log n)` for each footprint, and so does the search for the
+/// ticket to follow, at entry and for each follower of a ticket that leaves: `O(log n)` where the footprints with which it
+/// could conflict start at one position, as in a chain of copies of the same bytes, and never more than `O(log n + k)`,
+/// with `k` the live footprints whose bounds overlap its own. Comparing a pair of which one is pitched walks up to
+/// [`Shape::OVERLAP_ROWS`] rows. Storages and distant ranges of one storage do not slow each other. Memory is reused:
+/// nothing is allocated while the number of live footprints stays below the most that were alive at once. Where it falls
+/// below a small part of that, and of 1,024, most of the memory goes back.
 ///
 /// Nothing here blocks. The owner guards it against concurrent use.
 ///
@@ -38,11 +41,12 @@ pub use footprint::{Footprint, FootprintError};
 /// let mut hazards = Hazards::new();
 /// let fill = hazards.enter(&[bytes(0x1000, 64, true)?]);
 /// let drain = hazards.enter(&[bytes(0x1020, 8, false)?]);
-/// assert_eq!((fill.waits_for, drain.waits_for), (0, 1));
+/// assert!(!fill.waits && drain.waits);
 ///
-/// let mut ready = Vec::new();
-/// hazards.leave(fill.ticket, &mut |ticket| ready.push(ticket));
-/// assert_eq!(ready, [drain.ticket]);
+/// hazards.leave(fill.ticket);
+/// let mut looks = usize::MAX;
+/// assert_eq!(hazards.poll_freed(&mut looks), Some(drain.ticket));
+/// assert_eq!(hazards.poll_freed(&mut looks), None);
 /// # Ok::<(), transload_core::FootprintError>(())
 /// ```
 ///
@@ -53,11 +57,12 @@ pub struct Hazards {
     slots: Vec<Slot>,
     /// The first free slot; the others follow by `chain`.
     free: usize,
+    /// The first and the last slot of tickets that have left and whose followers were not looked at; the others follow by
+    /// `chain`. A slot stays in use until then.
+    left: [usize; 2],
     live: usize,
     /// The order of the last ticket that entered; 0 before the first.
     entered: u64,
-    /// The number of the last search. A slot holds the number of the last search that counted it.
-    search: u64,
     /// The tickets that the last search found; kept for its capacity.
     found: Vec<Ticket>,
 }
@@ -72,8 +77,8 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Returns a number that no other live ticket has. It is below the most tickets that were ever live at once, so the
-    /// owner may index a table of transfers with it.
+    /// Returns a number that no other live ticket has. It is below the most tickets that were ever there at once, live or
+    /// not [polled](Hazards::poll_freed), so the owner may index a table of transfers with it.
     pub const fn index(self) -> usize {
         self.slot
     }
@@ -85,18 +90,22 @@ impl Ticket {
 pub struct Entered {
     /// The transfer's ticket.
     pub ticket: Ticket,
-    /// How many earlier tickets must leave before it may start.
-    pub waits_for: usize,
+    /// Whether an earlier ticket must leave before it may start.
+    pub waits: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Slot {
-    /// The order of the ticket in this slot; 0, which no ticket has, when the slot is free.
+    /// The order of the ticket in this slot; 0, which no ticket has, when the slot is free or the ticket has left.
     order: u64,
-    /// The ticket's first footprint, or the next free slot.
+    /// The ticket's first footprint, the next free slot, or the next one in `left`.
     chain: usize,
-    waits_for: usize,
-    counted_by: u64,
+    /// The slot of the ticket that this one follows, which may have left.
+    follows: usize,
+    /// Among the followers of the same ticket.
+    neighbours: [usize; 2],
+    /// The first and the last follower.
+    followers: [usize; 2],
 }
 
 impl Default for Hazards {
@@ -112,9 +121,9 @@ impl Hazards {
             index: Index::new(),
             slots: Vec::new(),
             free: NIL,
+            left: [NIL; 2],
             live: 0,
             entered: 0,
-            search: 0,
             found: Vec::new(),
         }
     }
@@ -129,132 +138,178 @@ impl Hazards {
         self.live == 0
     }
 
-    /// Gives a transfer that touches `footprints` the next place in the order, and returns how many tickets it waits
-    /// for. Its own footprints never conflict with each other; empty ones conflict with nothing.
+    /// Gives a transfer that touches `footprints` the next place in the order, and returns whether it waits for another
+    /// one. Its own footprints never conflict with each other; empty ones conflict with nothing.
     pub fn enter(&mut self, footprints: &[Footprint]) -> Entered {
         self.entered += 1;
         let ticket = Ticket {
             order: self.entered,
             slot: self.take_slot(),
         };
-        self.search += 1;
-        let mut waits_for = 0;
-        for footprint in footprints {
-            for node in self.index.candidates(footprint) {
-                let other = &mut self.slots[self.index.owner(node)];
-                if other.counted_by != self.search
-                    && footprint.conflicts_with(self.index.footprint(node))
-                {
-                    other.counted_by = self.search;
-                    waits_for += 1;
-                }
-            }
-        }
-        let mut chain = NIL;
+        let latest = self.latest(footprints.iter(), ticket.order);
+        let (mut chain, owner) = (NIL, owner(ticket));
         for footprint in footprints.iter().filter(|footprint| !footprint.is_empty()) {
-            chain = self.index.insert(*footprint, ticket.slot, chain);
+            chain = self.index.insert(*footprint, owner, chain);
         }
         self.slots[ticket.slot] = Slot {
             order: ticket.order,
             chain,
-            waits_for,
-            counted_by: 0,
+            ..Slot::FREE
         };
         self.live += 1;
-        Entered { ticket, waits_for }
+        if let Some(latest) = latest {
+            self.follow(ticket.slot, latest.slot);
+        }
+        Entered {
+            ticket,
+            waits: latest.is_some(),
+        }
     }
 
-    /// Removes a ticket, finished or given up, and calls `freed` for each ticket that waits for none any more, in the
-    /// order in which they entered. Returns false and does nothing when the ticket has left already.
-    pub fn leave(&mut self, ticket: Ticket, freed: &mut impl FnMut(Ticket)) -> bool {
-        let Some(first) = self.live(ticket).map(|slot| slot.chain) else {
+    /// Removes a ticket, finished or given up. Returns false and does nothing when the ticket has left already. Its
+    /// followers wait until [`Hazards::poll_freed`] has looked at them: the call costs the same however many they are.
+    pub fn leave(&mut self, ticket: Ticket) -> bool {
+        let Some(mut node) = self.live(ticket).map(|slot| slot.chain) else {
             return false;
         };
-        let mut node = first;
-        while node != NIL {
-            self.index.remove(node);
-            node = self.index.chain(node);
-        }
-        self.found.clear();
-        // No ticket is behind the one that entered last, which a lone copy always is.
-        if ticket.order < self.entered {
-            self.find_conflicting(first, |other| other > ticket);
-        }
-        node = first;
         while node != NIL {
             let next = self.index.chain(node);
+            self.index.remove(node);
             self.index.release(node);
             node = next;
         }
-        self.release_slot(ticket.slot);
+        self.unfollow(ticket.slot);
+        self.live -= 1;
+        let slot = &mut self.slots[ticket.slot];
+        slot.order = 0;
+        slot.chain = NIL;
+        if slot.followers[0] == NIL {
+            self.release_slot(ticket.slot);
+        } else {
+            match self.left {
+                [NIL, _] => self.left = [ticket.slot; 2],
+                [_, last] => {
+                    self.slots[last].chain = ticket.slot;
+                    self.left[1] = ticket.slot;
+                }
+            }
+        }
         if self.index.is_roomy() || self.live == 0 && self.slots.len() > KEPT {
             self.shrink();
-        }
-        let slots = &mut self.slots;
-        self.found.retain(|later| {
-            // `enter` counted this ticket in with the search that has just found it again.
-            let slot = &mut slots[later.slot];
-            slot.waits_for -= 1;
-            slot.waits_for == 0
-        });
-        self.found.sort_unstable();
-        for later in &self.found {
-            freed(*later);
         }
         true
     }
 
-    /// Returns how many tickets this one still waits for; `None` when it has left.
-    pub fn waits_for(&self, ticket: Ticket) -> Option<usize> {
-        self.live(ticket).map(|slot| slot.waits_for)
+    /// Returns the next ticket that waited for one that has left, and waits for none any more. `None` when there is none,
+    /// and when `looks` is 0: it counts down with each follower that the call looks at. Followers that still have to wait
+    /// follow another ticket from then on.
+    ///
+    /// Followers of one ticket come in the order in which they began to follow it.
+    pub fn poll_freed(&mut self, looks: &mut usize) -> Option<Ticket> {
+        while self.left[0] != NIL {
+            let [gone, last] = self.left;
+            let slot = self.slots[gone].followers[0];
+            if slot == NIL {
+                let next = self.slots[gone].chain;
+                self.left = if gone == last { [NIL; 2] } else { [next, last] };
+                self.release_slot(gone);
+                continue;
+            }
+            *looks = looks.checked_sub(1)?;
+            self.unfollow(slot);
+            let order = self.slots[slot].order;
+            match self.latest(self.footprints(slot), order) {
+                Some(latest) => self.follow(slot, latest.slot),
+                None => return Some(Ticket { order, slot }),
+            }
+        }
+        None
+    }
+
+    /// Returns whether [`Hazards::poll_freed`] has anything to look at.
+    pub const fn has_left(&self) -> bool {
+        self.left[0] != NIL
+    }
+
+    /// Returns whether a ticket still waits for another one, or for [`Hazards::poll_freed`]; `None` when it has left.
+    pub fn waits(&self, ticket: Ticket) -> Option<bool> {
+        self.live(ticket).map(|slot| slot.follows != NIL)
     }
 
     /// Returns the tickets that this one still waits for, in the order in which they entered; none when it has left.
-    /// Costs as much as entering.
+    /// Takes `O(log n + k)` for each footprint, as [`Hazards`] lists.
     pub fn blockers(&mut self, ticket: Ticket) -> &[Ticket] {
-        self.found.clear();
-        if let Some(first) = self.live(ticket).map(|slot| slot.chain) {
-            self.find_conflicting(first, |other| other < ticket);
-            self.found.sort_unstable();
+        let mut found = core::mem::take(&mut self.found);
+        found.clear();
+        if self.live(ticket).is_some() {
+            for own in self.footprints(ticket.slot) {
+                let nodes = self.index.candidates(own);
+                let met = nodes.filter(|node| own.conflicts_with(self.index.footprint(*node)));
+                let met = met.map(|node| self.index.owner(node));
+                let earlier = met.filter(|other| other.order < ticket.order);
+                found.extend(earlier.map(|Owner { slot, order }| Ticket { order, slot }));
+            }
+            found.sort_unstable();
+            found.dedup();
         }
+        self.found = found;
         &self.found
     }
 
     /// Returns whether a transfer that touches `footprints` would have to wait if it entered now.
     pub fn conflicts(&self, footprints: &[Footprint]) -> bool {
-        footprints.iter().any(|footprint| {
-            self.index
-                .candidates(footprint)
-                .any(|node| footprint.conflicts_with(self.index.footprint(node)))
-        })
+        self.latest(footprints.iter(), u64::MAX).is_some()
     }
 
-    /// Collects in `found` the wanted tickets that conflict with a footprint of the chain from
-    /// `first` on, each once.
-    fn find_conflicting(&mut self, first: usize, wanted: impl Fn(Ticket) -> bool) {
-        self.search += 1;
-        self.found.clear();
-        let mut own = first;
-        while own != NIL {
-            let footprint = self.index.footprint(own);
-            for node in self.index.candidates(footprint) {
-                let slot = self.index.owner(node);
-                let other = &mut self.slots[slot];
-                let ticket = Ticket {
-                    order: other.order,
-                    slot,
-                };
-                // Compared in the same direction as in `enter`, so that the answer is the same.
-                if other.counted_by != self.search
-                    && wanted(ticket)
-                    && self.index.footprint(node).conflicts_with(footprint)
-                {
-                    other.counted_by = self.search;
-                    self.found.push(ticket);
-                }
-            }
-            own = self.index.chain(own);
+    /// Returns the latest ticket before `order` that footprints conflict with.
+    fn latest<'a>(
+        &self,
+        footprints: impl Iterator<Item = &'a Footprint>,
+        order: u64,
+    ) -> Option<Owner> {
+        footprints.fold(None, |found, own| self.index.latest(own, order, found))
+    }
+
+    fn footprints(&self, slot: usize) -> impl Iterator<Item = &Footprint> {
+        let node = |node: usize| Some(node).filter(|node| *node != NIL);
+        let first = node(self.slots[slot].chain);
+        let chain = core::iter::successors(first, move |at| node(self.index.chain(*at)));
+        chain.map(|node| self.index.footprint(node))
+    }
+
+    /// Appends a ticket to the followers of another one.
+    fn follow(&mut self, slot: usize, other: usize) {
+        let [first, last] = self.slots[other].followers;
+        let follower = &mut self.slots[slot];
+        follower.follows = other;
+        follower.neighbours = [last, NIL];
+        if last == NIL {
+            self.slots[other].followers = [slot; 2];
+        } else {
+            self.slots[last].neighbours[1] = slot;
+            self.slots[other].followers = [first, slot];
         }
+    }
+
+    /// Takes a ticket out of the followers that it is among.
+    fn unfollow(&mut self, slot: usize) {
+        let Slot {
+            follows,
+            neighbours: [before, after],
+            ..
+        } = self.slots[slot];
+        if follows == NIL {
+            return;
+        }
+        match before {
+            NIL => self.slots[follows].followers[0] = after,
+            before => self.slots[before].neighbours[1] = after,
+        }
+        match after {
+            NIL => self.slots[follows].followers[1] = before,
+            after => self.slots[after].neighbours[0] = before,
+        }
+        self.slots[slot].follows = NIL;
     }
 
     fn live(&self, ticket: Ticket) -> Option<&Slot> {
@@ -267,11 +322,15 @@ impl Hazards {
     #[cold]
     fn shrink(&mut self) {
         let mut index = self.index.emptied();
-        for (owner, slot) in self.slots.iter_mut().enumerate() {
+        for (at, slot) in self.slots.iter_mut().enumerate() {
             let mut node = if slot.order == 0 { NIL } else { slot.chain };
             let mut chain = NIL;
+            let ticket = Ticket {
+                order: slot.order,
+                slot: at,
+            };
             while node != NIL {
-                chain = index.insert(*self.index.footprint(node), owner, chain);
+                chain = index.insert(*self.index.footprint(node), owner(ticket), chain);
                 node = self.index.chain(node);
             }
             if slot.order != 0 {
@@ -281,7 +340,7 @@ impl Hazards {
         self.index = index;
         if self.live == 0 {
             self.slots = Vec::new();
-            self.free = NIL;
+            (self.free, self.left) = (NIL, [NIL; 2]);
             self.found = Vec::new();
         }
     }
@@ -302,7 +361,13 @@ impl Hazards {
             ..Slot::FREE
         };
         self.free = slot;
-        self.live -= 1;
+    }
+}
+
+const fn owner(ticket: Ticket) -> Owner {
+    Owner {
+        slot: ticket.slot,
+        order: ticket.order,
     }
 }
 
@@ -310,8 +375,9 @@ impl Slot {
     const FREE: Slot = Slot {
         order: 0,
         chain: NIL,
-        waits_for: 0,
-        counted_by: 0,
+        follows: NIL,
+        neighbours: [NIL; 2],
+        followers: [NIL; 2],
     };
 }
 

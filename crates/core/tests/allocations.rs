@@ -20,7 +20,9 @@ fn hazards_allocate_nothing_below_their_high_water_mark() {
             }
             while let Some(ticket) = live.pop() {
                 freed.clear();
-                hazards.leave(ticket, &mut |ticket| freed.push(ticket));
+                hazards.leave(ticket);
+                let mut looks = usize::MAX;
+                freed.extend(core::iter::from_fn(|| hazards.poll_freed(&mut looks)));
             }
         }
     };

@@ -29,11 +29,15 @@ impl Event {
         }
     }
 
-    /// Sets the event. Transfers that start after it may start, now and in future. Does not block; transfers that can
-    /// start do so on this thread. Setting it again changes nothing. In a child of `fork` it does nothing.
+    /// Sets the event. Transfers that start after it may start, now and in future. Setting it again changes nothing. In a
+    /// child of `fork` it does nothing.
+    ///
+    /// Does not block. This thread starts the first few hundred transfers, also those that wait for one that is over by
+    /// then, and makes their small copies. The manager's own thread does the rest, however many there are. Where the
+    /// manager has no thread (without the feature `std`, in the browser, with a clock of the program's), this call starts
+    /// all of them and takes as long as that does; [`Event::setter`] leaves them to the next call that turns the engine.
     pub fn set(&self) {
-        let waiting = self.state.set();
-        self.shared.events_set(&waiting);
+        self.shared.event_set(self.state.set());
     }
 
     /// Returns a function that sets the event from any context: a driver's callback, a signal handler's thread, code
@@ -45,7 +49,7 @@ impl Event {
     pub fn setter(&self) -> impl FnOnce() + MaybeSend + use<> {
         let state = Arc::clone(&self.state);
         let completions = Arc::clone(&self.shared.completions);
-        move || completions.tell(&state.set())
+        move || completions.tell(state.set())
     }
 
     /// Returns whether the event was set. False in a child of `fork`.

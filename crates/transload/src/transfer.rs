@@ -76,12 +76,11 @@ impl Canceller {
         Canceller { shared, ids }
     }
 
-    /// Asks the transfers to stop. Does not block; a transfer that is over keeps its result.
+    /// Asks the transfers to stop. Does not block; a transfer that is over keeps its result. None of them starts because
+    /// another one was stopped before it.
     pub fn cancel(&self) {
         if let Some(shared) = self.shared.upgrade() {
-            for id in self.ids.iter() {
-                shared.cancel(*id);
-            }
+            shared.cancel(&self.ids);
         }
     }
 }
@@ -216,7 +215,7 @@ impl Transfer {
     /// Asks the transfer to stop. Returns whether it had begun.
     fn stop(&self) -> bool {
         match &self.inner {
-            Submitted::UnderWay { shared, id } => shared.cancel(*id),
+            Submitted::UnderWay { shared, id } => shared.cancel(core::slice::from_ref(id)),
             Submitted::Settled(_) => true,
         }
     }

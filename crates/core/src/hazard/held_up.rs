@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::index::Index;
-use super::{Footprint, Hazards, NIL, Ticket};
+use super::{Hazards, NIL, Owner, Ticket};
 
 impl Hazards {
     /// Returns a ticket of `held` that stands before `ticket` in the order: `ticket` waits for it, or for a ticket that
@@ -30,10 +30,10 @@ impl Hazards {
         let mut behind = Index::new();
         let mut causes = Vec::new();
         for own in self.between(*first, ticket) {
-            let cause = self.footprints(own).find_map(|own| {
+            let cause = self.footprints(own.slot).find_map(|own| {
                 let mut nodes = behind.candidates(own);
                 let met = nodes.find(|node| own.conflicts_with(behind.footprint(*node)))?;
-                Some(causes[behind.owner(met)])
+                Some(causes[behind.owner(met).slot])
             });
             if own == ticket {
                 return cause;
@@ -43,8 +43,12 @@ impl Hazards {
                 false => cause.filter(|_| !leaves(own)),
             };
             if let Some(cause) = cause {
-                for footprint in self.footprints(own) {
-                    behind.insert(*footprint, causes.len(), NIL);
+                let owner = Owner {
+                    slot: causes.len(),
+                    order: own.order,
+                };
+                for footprint in self.footprints(own.slot) {
+                    behind.insert(*footprint, owner, NIL);
                 }
                 causes.push(cause);
             }
@@ -64,12 +68,5 @@ impl Hazards {
             .collect();
         between.sort_unstable();
         between
-    }
-
-    fn footprints(&self, ticket: Ticket) -> impl Iterator<Item = &Footprint> {
-        let first = self.slots[ticket.slot].chain;
-        let next = |node: &usize| Some(self.index.chain(*node)).filter(|next| *next != NIL);
-        let chain = core::iter::successors(Some(first).filter(|first| *first != NIL), next);
-        chain.map(|node| self.index.footprint(node))
     }
 }

@@ -10,11 +10,11 @@ pub(super) const NIL: usize = usize::MAX;
 /// Two interval trees over one pool of nodes: the footprints that are read, and those that are
 /// written. A reader searches the writers only, so readers of one region do not slow each other.
 ///
-/// Each tree is a treap in the order of first points, balanced by pseudo-random priorities; each
-/// node knows the furthest end below it, so that a search for `k` overlapping bounds among `n`
-/// visits `O(k + log n)` nodes (expected), however long the longest of them is. Links are positions
-/// in the pool, walks follow parent links: no recursion, no stack, and no allocation while the
-/// pool has a free node.
+/// Each tree is a treap in the order of first points and then of age, balanced by pseudo-random priorities. Each
+/// node knows the furthest end and the oldest and the latest footprint below it. A search for all `k` overlapping bounds
+/// among `n` visits `O(k + log n)` nodes (expected), however long the longest of them is. The search for the latest one
+/// visits `O(log n)` where the overlapping footprints start at one point or where none is later than wanted, and never
+/// more than the search for all. Links are positions in the pool: no allocation while the pool has a free node.
 #[derive(Clone, Debug)]
 pub(super) struct Index {
     nodes: Vec<Node>,
@@ -24,16 +24,21 @@ pub(super) struct Index {
     writers: usize,
     inserted: u64,
     live: usize,
+    /// The nodes that searches have visited: what tests count in place of time.
+    #[cfg(test)]
+    pub(super) visits: core::cell::Cell<usize>,
 }
 
 /// As many nodes are kept however few are in use.
 pub(super) const KEPT: usize = 1024;
 
+/// How many times the nodes in use there are when memory goes back.
+const ROOMY: usize = 32;
+
 #[derive(Clone, Debug)]
 struct Node {
     footprint: Footprint,
-    /// Whose it is, in the caller's terms.
-    owner: usize,
+    owner: Owner,
     /// The owner's next footprint, or the next free node.
     chain: usize,
     left: usize,
@@ -41,8 +46,33 @@ struct Node {
     parent: usize,
     /// No node's is above its parent's.
     priority: u64,
-    /// The furthest end in the subtree that starts here.
+    below: Below,
+}
+
+/// The owner of a footprint, in the caller's terms: its place, and its age. A later one has a higher order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Owner {
+    pub(super) slot: usize,
+    pub(super) order: u64,
+}
+
+/// What a search asks a subtree before it enters it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Below {
+    /// The furthest end.
     furthest: Point,
+    oldest: u64,
+    latest: u64,
+}
+
+impl Below {
+    fn with(self, other: Below) -> Below {
+        Below {
+            furthest: self.furthest.max(other.furthest),
+            oldest: self.oldest.min(other.oldest),
+            latest: self.latest.max(other.latest),
+        }
+    }
 }
 
 impl Index {
@@ -54,12 +84,15 @@ impl Index {
             writers: NIL,
             inserted: 0,
             live: 0,
+            #[cfg(test)]
+            visits: core::cell::Cell::new(0),
         }
     }
 
-    /// Returns whether three of four nodes are free, and they are many.
+    /// Returns whether most nodes are free, and they are many. Moving those that are in use takes a while, so they are
+    /// few then.
     pub(super) fn is_roomy(&self) -> bool {
-        self.nodes.len() > KEPT.max(4 * self.live)
+        self.nodes.len() > KEPT.max(ROOMY * self.live)
     }
 
     /// Returns an index without nodes that goes on where this one is, with room for twice as many as are in use.
@@ -67,6 +100,8 @@ impl Index {
         Index {
             nodes: Vec::with_capacity(2 * self.live),
             inserted: self.inserted,
+            #[cfg(test)]
+            visits: self.visits.clone(),
             ..Index::new()
         }
     }
@@ -75,7 +110,7 @@ impl Index {
         &self.nodes[node].footprint
     }
 
-    pub(super) fn owner(&self, node: usize) -> usize {
+    pub(super) fn owner(&self, node: usize) -> Owner {
         self.nodes[node].owner
     }
 
@@ -85,7 +120,7 @@ impl Index {
     }
 
     /// Takes up a footprint that is not empty; returns its node.
-    pub(super) fn insert(&mut self, footprint: Footprint, owner: usize, chain: usize) -> usize {
+    pub(super) fn insert(&mut self, footprint: Footprint, owner: Owner, chain: usize) -> usize {
         self.inserted = self.inserted.wrapping_add(1);
         self.live += 1;
         let node = self.place(Node {
@@ -96,7 +131,11 @@ impl Index {
             right: NIL,
             parent: NIL,
             priority: scatter(self.inserted),
-            furthest: footprint.end_point(),
+            below: Below {
+                furthest: footprint.end_point(),
+                oldest: owner.order,
+                latest: owner.order,
+            },
         });
         self.attach(node);
         loop {
@@ -136,11 +175,11 @@ impl Index {
         self.replace_child(parent, node, child);
         let mut at = parent;
         while at != NIL {
-            let furthest = self.furthest_below(at);
-            if furthest == self.nodes[at].furthest {
+            let below = self.below(at);
+            if below == self.nodes[at].below {
                 break;
             }
-            self.nodes[at].furthest = furthest;
+            self.nodes[at].below = below;
             at = self.nodes[at].parent;
         }
     }
@@ -150,6 +189,55 @@ impl Index {
         self.nodes[node].chain = self.free;
         self.free = node;
         self.live -= 1;
+    }
+
+    /// Returns the latest owner before `order` with a footprint that this one conflicts with, if it is later than `than`.
+    /// Else returns `than`.
+    pub(super) fn latest(&self, of: &Footprint, order: u64, than: Option<Owner>) -> Option<Owner> {
+        let readers = if of.writes() { self.readers } else { NIL };
+        let found = self.latest_below(self.writers, of, order, than);
+        self.latest_below(readers, of, order, found)
+    }
+
+    /// The same for the subtree at `at`. It is as deep as the tree, which has logarithmic depth (expected).
+    fn latest_below(
+        &self,
+        at: usize,
+        of: &Footprint,
+        order: u64,
+        mut found: Option<Owner>,
+    ) -> Option<Owner> {
+        if at == NIL {
+            return found;
+        }
+        #[cfg(test)]
+        self.visits.set(self.visits.get() + 1);
+        let node = &self.nodes[at];
+        let is_later = |latest: u64| found.is_none_or(|found| latest > found.order);
+        if node.below.furthest <= of.first_point()
+            || node.below.oldest >= order
+            || !is_later(node.below.latest)
+        {
+            return found;
+        }
+        if node.footprint.first_point() >= of.end_point() {
+            return self.latest_below(node.left, of, order, found);
+        }
+        if node.owner.order < order
+            && is_later(node.owner.order)
+            && node.footprint.end_point() > of.first_point()
+            && of.conflicts_with(&node.footprint)
+        {
+            found = Some(node.owner);
+        }
+        // The latest of all is probably where the latest footprint is.
+        let latest = |child: usize| self.nodes.get(child).map_or(0, |child| child.below.latest);
+        let (one, other) = match latest(node.left) > latest(node.right) {
+            true => (node.left, node.right),
+            false => (node.right, node.left),
+        };
+        let found = self.latest_below(one, of, order, found);
+        self.latest_below(other, of, order, found)
     }
 
     /// Returns the nodes that may conflict with the footprint, judged by bounds: writers, and where it writes
@@ -172,13 +260,13 @@ impl Index {
 
     /// Returns the first node, in order, of the subtree at `at` that overlaps `lo..hi`.
     fn first(&self, mut at: usize, lo: Point, hi: Point) -> usize {
-        if at == NIL || self.nodes[at].furthest <= lo {
+        if at == NIL || self.nodes[at].below.furthest <= lo {
             return NIL;
         }
         // Some end in the subtree lies past `lo`.
         loop {
             let node = &self.nodes[at];
-            if node.left != NIL && self.nodes[node.left].furthest > lo {
+            if node.left != NIL && self.nodes[node.left].below.furthest > lo {
                 // If that end's node starts too late, then so does all that is to the right of it.
                 at = node.left;
                 continue;
@@ -189,7 +277,7 @@ impl Index {
             if node.footprint.end_point() > lo {
                 return at;
             }
-            if node.right == NIL || self.nodes[node.right].furthest <= lo {
+            if node.right == NIL || self.nodes[node.right].below.furthest <= lo {
                 return NIL;
             }
             at = node.right;
@@ -199,7 +287,7 @@ impl Index {
     /// Returns the next node after `at`, in order, that overlaps `lo..hi`.
     fn after(&self, mut at: usize, lo: Point, hi: Point) -> usize {
         let right = self.nodes[at].right;
-        if right != NIL && self.nodes[right].furthest > lo {
+        if right != NIL && self.nodes[right].below.furthest > lo {
             let found = self.first(right, lo, hi);
             if found != NIL {
                 return found;
@@ -241,17 +329,17 @@ impl Index {
 
     /// Hangs a node in as a leaf.
     fn attach(&mut self, node: usize) {
-        let start = self.nodes[node].footprint.first_point();
-        let end = self.nodes[node].furthest;
+        let key = self.key(node);
+        let own = self.nodes[node].below;
         let writes = self.nodes[node].footprint.writes();
         let mut parent = NIL;
         let mut left = false;
         let mut at = *self.root(writes);
         while at != NIL {
             parent = at;
+            left = key < self.key(at);
             let above = &mut self.nodes[at];
-            above.furthest = above.furthest.max(end);
-            left = start < above.footprint.first_point();
+            above.below = above.below.with(own);
             at = if left { above.left } else { above.right };
         }
         self.nodes[node].parent = parent;
@@ -284,8 +372,8 @@ impl Index {
         self.nodes[node].parent = above;
         self.nodes[parent].parent = node;
         self.replace_child(above, parent, node);
-        self.nodes[node].furthest = self.nodes[parent].furthest;
-        self.nodes[parent].furthest = self.furthest_below(parent);
+        self.nodes[node].below = self.nodes[parent].below;
+        self.nodes[parent].below = self.below(parent);
     }
 
     /// Puts `new` where `old` hung: below `parent`, or at the root.
@@ -300,15 +388,22 @@ impl Index {
         }
     }
 
-    fn furthest_below(&self, at: usize) -> Point {
+    /// The place of a node in the order of its tree.
+    fn key(&self, node: usize) -> (Point, u64) {
+        let node = &self.nodes[node];
+        (node.footprint.first_point(), node.owner.order)
+    }
+
+    fn below(&self, at: usize) -> Below {
         let node = &self.nodes[at];
-        let mut furthest = node.footprint.end_point();
-        for child in [node.left, node.right] {
-            if child != NIL {
-                furthest = furthest.max(self.nodes[child].furthest);
-            }
-        }
-        furthest
+        let own = Below {
+            furthest: node.footprint.end_point(),
+            oldest: node.owner.order,
+            latest: node.owner.order,
+        };
+        let children = [node.left, node.right].into_iter();
+        let children = children.filter_map(|child| Some(self.nodes.get(child)?.below));
+        children.fold(own, Below::with)
     }
 
     fn root(&mut self, writes: bool) -> &mut usize {

@@ -6,12 +6,12 @@ use core::sync::atomic::Ordering;
 
 use transload_hal::{CompletionSink, Fence, Outcome};
 
+use super::event::{Awaited, Waiting};
 use super::signal::Signal;
 use super::sync::{AtomicUsize, Lock};
 use super::trace::Recorder;
 #[cfg(threads)]
 use super::trace::What;
-use super::types::TransferId;
 
 /// The queue between backends and the engine. Settling a fence queues its outcome and notifies, and does nothing else:
 /// it takes no other lock and runs no other code, except the clock's for a trace, so it is safe inside drivers' callbacks.
@@ -20,9 +20,9 @@ pub(crate) struct Completions {
     /// The number of outcomes, so that a thread that finds 0 need not take the lock.
     len: AtomicUsize,
     /// Transfers of which an event was set where the engine must not be turned.
-    awaited: Lock<VecDeque<TransferId>>,
-    /// Their number.
-    awaited_len: AtomicUsize,
+    awaited: Lock<Awaited>,
+    /// Whether there are any: 0 or 1.
+    has_awaited: AtomicUsize,
     signal: Arc<Signal>,
     /// Notes ends when they are told. Where there is one thread, and its clock need not be `Sync`, the engine notes them when it
     /// takes them in.
@@ -34,8 +34,8 @@ impl Completions {
     /// A queue with room for as many outcomes as are usually under way; it grows if there are more.
     const CAPACITY: usize = 256;
 
-    /// How many outcomes, or transfers that waited for an event, one step takes in: other threads that want the
-    /// engine's lock wait no longer than that.
+    /// How many outcomes one step takes in, how many transfers it launches, looks at or ends at their deadline: other
+    /// threads that want the engine's lock wait no longer than that.
     pub(crate) const AT_ONCE: usize = 256;
 
     pub(crate) fn new(signal: Arc<Signal>, recorder: Option<Arc<Recorder>>) -> Completions {
@@ -44,8 +44,8 @@ impl Completions {
         Completions {
             queue: Lock::new(VecDeque::with_capacity(Completions::CAPACITY)),
             len: AtomicUsize::new(0),
-            awaited: Lock::new(VecDeque::new()),
-            awaited_len: AtomicUsize::new(0),
+            awaited: Lock::new(Awaited::default()),
+            has_awaited: AtomicUsize::new(0),
             signal,
             #[cfg(threads)]
             recorder,
@@ -54,8 +54,8 @@ impl Completions {
 
     /// Returns whether anything is queued.
     pub(crate) fn has_any(&self) -> bool {
-        let count = |len: &AtomicUsize| len.load(Ordering::Acquire);
-        count(&self.len) > 0 || count(&self.awaited_len) > 0
+        let has = |len: &AtomicUsize| len.load(Ordering::Acquire) > 0;
+        has(&self.len) || has(&self.has_awaited)
     }
 
     /// Takes the oldest outcome.
@@ -72,27 +72,26 @@ impl Completions {
     }
 
     /// Queues transfers whose event was set, and notifies.
-    pub(crate) fn tell(&self, waiting: &[TransferId]) {
-        if waiting.is_empty() {
+    pub(crate) fn tell(&self, waiting: Waiting) {
+        if waiting.len() == 0 {
             return;
         }
         self.awaited.with(|awaited| {
-            awaited.extend(waiting);
-            self.awaited_len.store(awaited.len(), Ordering::Release);
+            awaited.push(waiting);
+            self.has_awaited.store(1, Ordering::Release);
         });
         self.signal.notify();
     }
 
-    /// Takes a transfer whose event was set, once for each of its events.
-    pub(crate) fn take_awaited(&self) -> Option<TransferId> {
-        if self.awaited_len.load(Ordering::Acquire) == 0 {
-            return None;
+    /// Moves the transfers whose event was set to `to`.
+    #[inline]
+    pub(crate) fn take_awaited(&self, to: &mut Awaited) {
+        if self.has_awaited.load(Ordering::Acquire) > 0 {
+            self.awaited.with(|awaited| {
+                to.append(awaited);
+                self.has_awaited.store(0, Ordering::Release);
+            });
         }
-        self.awaited.with(|awaited| {
-            let id = awaited.pop_front()?;
-            self.awaited_len.store(awaited.len(), Ordering::Release);
-            Some(id)
-        })
     }
 }
 

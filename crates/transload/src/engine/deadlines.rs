@@ -6,6 +6,7 @@ use core::cmp::Reverse;
 
 use transload_core::Instant;
 
+use super::completions::Completions;
 use super::table::Table;
 use super::types::{Index, TransferId};
 
@@ -49,12 +50,20 @@ impl Deadlines {
         self.live -= usize::from(deadline.is_some());
     }
 
-    /// Takes the transfers out that are past their deadline. The caller returns them with [`Deadlines::keep_due`].
+    /// Returns whether a transfer may be past its deadline that was not taken out yet.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        { self.heap.peek() }.is_some_and(|Reverse((at, _))| *at <= now)
+    }
+
+    /// Takes transfers out that are past their deadline: some of them at a time. The caller returns them with
+    /// [`Deadlines::keep_due`].
     pub(crate) fn take_due(&mut self, now: Instant, transfers: &Table) -> Vec<TransferId> {
-        while let Some(Reverse((at, id))) = self.heap.peek().copied()
-            && at <= now
+        let mut some = 0..Completions::AT_ONCE;
+        while self.is_due(now)
+            && some.next().is_some()
+            && let Some(Reverse((at, id))) = self.heap.pop()
         {
-            self.heap.pop();
             if has_deadline(transfers, id, at) {
                 self.due.push(id);
             }

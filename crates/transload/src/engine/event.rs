@@ -1,6 +1,7 @@
 //! The state of an event, which transfers wait for or set.
 
-use alloc::vec::Vec;
+use alloc::collections::VecDeque;
+use alloc::vec::{self, Vec};
 
 use transload_hal::Process;
 
@@ -19,6 +20,41 @@ pub(crate) struct EventState {
 struct Inner {
     set: bool,
     waiting: Vec<TransferId>,
+}
+
+/// The transfers that waited for an event, each as often as it did.
+pub(crate) type Waiting = vec::IntoIter<TransferId>;
+
+/// Transfers whose event was set and which the engine has not looked at yet, in the lists that their events had: setting
+/// an event costs the same however many wait for it.
+#[derive(Default)]
+pub(crate) struct Awaited(VecDeque<Waiting>);
+
+impl Awaited {
+    pub(crate) fn push(&mut self, waiting: Waiting) {
+        if waiting.len() > 0 {
+            self.0.push_back(waiting);
+        }
+    }
+
+    /// Takes all lists out of `other`.
+    pub(crate) fn append(&mut self, other: &mut Awaited) {
+        self.0.append(&mut other.0);
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn next(&mut self) -> Option<TransferId> {
+        let first = self.0.front_mut()?;
+        let id = first.next();
+        if first.len() == 0 {
+            self.0.pop_front();
+        }
+        id
+    }
 }
 
 impl EventState {
@@ -52,14 +88,15 @@ impl EventState {
     }
 
     /// Sets the event; returns the transfers that waited for it. Does nothing in a child of `fork`.
-    pub(crate) fn set(&self) -> Vec<TransferId> {
+    pub(crate) fn set(&self) -> Waiting {
         if self.is_forked() {
-            return Vec::new();
+            return Vec::new().into_iter();
         }
-        self.inner.with(|inner| {
+        let waiting = self.inner.with(|inner| {
             inner.set = true;
             core::mem::take(&mut inner.waiting)
-        })
+        });
+        waiting.into_iter()
     }
 
     /// Returns whether the event was set. False in a child of `fork`.

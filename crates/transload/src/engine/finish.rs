@@ -111,9 +111,9 @@ impl State {
             let is_done = matches!(active.result, Some(Ok(_)));
             self.leave_group(index, is_done);
         }
-        self.leave(index);
+        self.table.leave(index);
         for event in &then {
-            self.handle_events(&event.set());
+            self.awaited.push(event.set());
         }
         if let Some((job, proven)) = proven {
             self.handle_proof_step(job, proven);
@@ -212,16 +212,6 @@ impl State {
             active.detached = true;
             self.finish(id.index, Err(TransferError::BatchStopped));
         }
-    }
-
-    /// Gives up a place in the order, and launches the transfers that waited for it.
-    pub(crate) fn leave(&mut self, index: Index) {
-        let mut next = core::mem::take(&mut self.next);
-        self.table.leave(index, &mut next);
-        for index in next.drain(..) {
-            self.handle_awaited(index);
-        }
-        self.next = next;
     }
 
     fn report(&mut self, index: Index, now: Instant) -> Report {

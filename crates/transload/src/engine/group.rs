@@ -278,7 +278,7 @@ impl State {
             active.group = None;
             let end = active.src.take();
             self.after.buffers.extend(end.map(|end| end.buffer));
-            self.leave(index);
+            self.table.leave(index);
             self.free_place(index);
         }
     }

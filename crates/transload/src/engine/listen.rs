@@ -29,8 +29,8 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
 /// elsewhere that starts and ends while such a thread blocks is reported two of these later; the engine's aim is 5 ms.
 const SLICE: Duration = Duration::from_millis(1);
 
-/// The purpose of a thread that waits for a transfer or guard.
-struct Await(TransferId);
+/// The purpose of a thread that waits for a transfer or guard, until then at most.
+struct Await(TransferId, Option<Instant>);
 
 impl Purpose for Await {
     fn pace(&self) -> Pace {
@@ -45,7 +45,7 @@ impl Purpose for Await {
     }
 
     fn take_own(&mut self, state: &mut State) -> bool {
-        !state.is_awaited(self.0)
+        !state.is_awaited(self.0) || self.1.is_some_and(|until| state.now >= until)
     }
 }
 
@@ -84,7 +84,7 @@ impl Shared {
         let mut theirs = None;
         let is_over = loop {
             let seen = self.signal.seen();
-            let next = self.turn_for(&mut Await(id)).next;
+            let next = self.turn_for(&mut Await(id, until)).next;
             let mut waker = Some(parker.waker());
             let (wait, needs_listener) = self.state.with(|state| {
                 let wait = state.wait_for(id, &mut waker);

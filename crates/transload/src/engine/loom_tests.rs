@@ -18,6 +18,7 @@ use super::admission::budget::{Leased, Pool, StagingBudget};
 use super::admission::shares::Claims;
 use super::clock::NoClock;
 use super::completions::Completions;
+use super::event::Awaited;
 use super::shared::Shared;
 use super::signal::{Listening, Parker, Signal};
 use super::state::State;
@@ -257,16 +258,21 @@ fn events_that_callbacks_set_are_told_to_who_waits() {
         let event = Event::new(Arc::clone(&shared));
         let set = event.setter();
         let callback = thread::spawn(set);
+        let take_told = || {
+            let mut told = Awaited::default();
+            shared.completions.take_awaited(&mut told);
+            told.next()
+        };
         // Set before, or told of it.
         let mut waits = event.state.subscribe(id, |_| true);
         while waits {
             let seen = shared.signal.seen();
-            match shared.completions.take_awaited() {
+            match take_told() {
                 Some(told) => waits = told != id,
                 None => rest(&shared.signal, seen),
             }
         }
-        assert!(event.is_set() && shared.completions.take_awaited().is_none());
+        assert!(event.is_set() && take_told().is_none());
         callback.join().unwrap();
     });
 }

@@ -10,6 +10,7 @@ use transload_hal::{Backend, BackendId, Clock, Fault, Fence, Process, ProcessBou
 
 use super::admission::budget::StagingBudget;
 use super::completions::Completions;
+use super::event::Waiting;
 use super::operand::Operand;
 use super::signal::Signal;
 use super::state::State;
@@ -156,12 +157,12 @@ impl Shared {
                 active.src.take()
             });
             if end.is_some() {
-                state.leave(id.index);
+                state.table.leave(id.index);
                 state.free_place(id.index);
             }
             state.after.buffers.extend(end.map(|end| end.buffer));
-            let has_ready = state.table.has_ready();
-            (has_ready || !self.advances, state.table.is_idle())
+            let has_more = state.has_more();
+            (has_more || !self.advances, state.table.is_idle())
         });
         if must_turn {
             self.turn_quickly();
@@ -219,14 +220,20 @@ impl Shared {
         }
     }
 
-    /// Asks the transfer to stop. Returns whether it had begun.
-    pub(crate) fn cancel(self: &Arc<Self>, id: TransferId) -> bool {
+    /// Asks transfers to stop, the last one first: none of them starts because one before it was stopped. Returns whether
+    /// one of them had begun.
+    pub(crate) fn cancel(self: &Arc<Self>, ids: &[TransferId]) -> bool {
         if self.is_forked() {
             return false;
         }
-        let started = self.change(|state| state.cancel(id));
+        let mut has_begun = false;
+        for some in ids.rchunks(Completions::AT_ONCE) {
+            let some = some.iter().rev();
+            self.change(|state| some.for_each(|id| has_begun |= state.cancel(*id)));
+            self.state.give_way();
+        }
         self.turn_quickly();
-        started
+        has_begun
     }
 
     /// Returns how many payload bytes of a transfer have arrived, and how many there are in all.
@@ -267,14 +274,20 @@ impl Shared {
         self.inspect(|state| state.fences(id)).unwrap_or(None)
     }
 
-    /// Takes in that events were set for which these transfers waited.
-    pub(crate) fn events_set(self: &Arc<Self>, waiting: &[TransferId]) {
-        if waiting.is_empty() {
-            return;
-        }
-        for some in waiting.chunks(Completions::AT_ONCE) {
-            self.change(|state| state.handle_events(some));
+    /// Takes in that an event was set for which these transfers waited. Leaves what takes long to another thread, where one
+    /// can be.
+    pub(crate) fn event_set(self: &Arc<Self>, waiting: Waiting) {
+        if waiting.len() > 0 {
+            self.change(|state| state.awaited.push(waiting));
             self.turn_quickly();
+        }
+    }
+
+    /// The same for the event of a call that starts many transfers, which starts them itself.
+    pub(crate) fn gate_set(self: &Arc<Self>, mut waiting: Waiting) {
+        while waiting.len() > 0 {
+            let some: Vec<TransferId> = waiting.by_ref().take(Completions::AT_ONCE).collect();
+            self.event_set(some.into_iter());
             self.state.give_way();
         }
     }

@@ -17,7 +17,7 @@ use super::checked::{Checked, Chosen, Terms};
 use super::command::Later;
 use super::deadlines::Deadlines;
 use super::digest::Digest;
-use super::event::EventState;
+use super::event::{Awaited, EventState};
 use super::in_flight::InFlight;
 use super::observe::Ended;
 use super::operand::Operand;
@@ -68,8 +68,8 @@ pub(crate) struct State {
     pub(crate) releasing: usize,
     /// Threads that wait until nothing is under way.
     idlers: Vec<Waker>,
-    /// An empty list whose allocation is reused when a transfer leaves the order.
-    pub(super) next: Vec<Index>,
+    /// Transfers whose events were set, which the next steps launch.
+    pub(crate) awaited: Awaited,
     /// Wrappers for borrowed memory that are not in use.
     pub(crate) borrowed: Vec<Buffer>,
     /// Digests that are not in use.
@@ -139,7 +139,7 @@ impl State {
             after: After::default(),
             releasing: 0,
             idlers: Vec::new(),
-            next: Vec::with_capacity(ROOM),
+            awaited: Awaited::default(),
             borrowed: Vec::new(),
             digests: Vec::new(),
         }
@@ -469,22 +469,41 @@ impl State {
         }
     }
 
+    /// Launches transfers and guards that have nothing before them any more, and those whose events were set. Takes one off
+    /// `looks` for each that it looks at, and leaves the others for later when it is 0.
+    #[inline]
+    pub(super) fn launch_due(&mut self, looks: &mut usize) {
+        while self.table.has_freed()
+            && let Some(index) = self.table.next_freed(looks)
+        {
+            self.handle_awaited(index);
+        }
+        while *looks > 0
+            && let Some(id) = self.awaited.next()
+        {
+            *looks -= 1;
+            if self.table.find(id).is_some() {
+                self.handle_awaited(id.index);
+            }
+        }
+    }
+
+    /// Returns whether another step has work, whatever happens meanwhile: a step does a limited amount.
+    #[inline]
+    pub(crate) fn has_more(&self) -> bool {
+        self.table.has_ready()
+            || self.table.has_freed()
+            || !self.awaited.is_empty()
+            || self.deadlines.is_due(self.now)
+    }
+
     /// Takes in that one of the things that a transfer or guard waits for has happened.
-    pub(crate) fn handle_awaited(&mut self, index: Index) {
+    pub(super) fn handle_awaited(&mut self, index: Index) {
         let active = &mut self.table[index];
         if active.stage == Stage::Waiting && active.waits_for > 0 {
             active.waits_for -= 1;
             if active.waits_for == 0 {
                 self.launch(index);
-            }
-        }
-    }
-
-    /// Takes in that events were set for which these transfers waited.
-    pub(crate) fn handle_events(&mut self, waiting: &[TransferId]) {
-        for id in waiting {
-            if self.table.find(*id).is_some() {
-                self.handle_awaited(id.index);
             }
         }
     }
@@ -510,9 +529,7 @@ impl State {
             if is_group {
                 self.look_later(index, self.now);
             }
-            return turn
-                .iter()
-                .for_each(|event| self.handle_events(&event.set()));
+            return turn.iter().for_each(|event| self.awaited.push(event.set()));
         }
         active.stage = Stage::Flying;
         self.enqueue(index);

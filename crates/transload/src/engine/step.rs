@@ -26,8 +26,9 @@ use crate::error::TransferError;
 const QUICKLY_COPIED_BYTES: u64 = 32 << 10;
 
 impl State {
-    /// Makes one step, and fills `commands`. `spares_drivers`: the thread runs inside a driver, which it must not enter
-    /// again.
+    /// Makes one step, and fills `commands`. It does a limited amount of work, so that other threads get the lock:
+    /// [`State::has_more`] says whether anything is left. `spares_drivers`: the thread runs inside a driver, which it must
+    /// not enter again.
     pub(crate) fn step(
         &mut self,
         now: Instant,
@@ -45,14 +46,14 @@ impl State {
             self.note(|| What::settled(fence, &outcome));
             self.handle_outcome(fence, outcome);
         }
-        for id in core::iter::from_fn(|| completions.take_awaited()).take(Completions::AT_ONCE) {
-            self.handle_events(&[id]);
-        }
+        completions.take_awaited(&mut self.awaited);
         self.expire(now);
         self.later.take(pace, commands);
         self.resume(commands);
         self.planning.release_due(now);
-        while !commands.is_full() {
+        let (mut looks, mut polls) = (Completions::AT_ONCE, 0..Completions::AT_ONCE);
+        while !commands.is_full() && polls.next().is_some() {
+            self.launch_due(&mut looks);
             self.admit_waiting(commands);
             if let Some(index) = self.table.next_ready() {
                 self.poll(index, now, commands);
@@ -60,7 +61,7 @@ impl State {
             }
             self.grant_further(commands);
             self.run_errands(commands);
-            if !self.table.has_ready() {
+            if !self.table.has_ready() && (looks == 0 || !self.table.has_freed()) {
                 break;
             }
         }

@@ -146,11 +146,11 @@ impl Table {
         let is_transfer = active.dst.is_some();
         self.live += 1;
         self.moving += usize::from(is_transfer);
-        entry.waits_for > 0
+        entry.waits
     }
 
-    /// Takes a transfer or guard out of the order. Adds those that have nothing before them any more to `next`.
-    pub(crate) fn leave(&mut self, index: Index, next: &mut Vec<Index>) {
+    /// Takes a transfer or guard out of the order.
+    pub(crate) fn leave(&mut self, index: Index) {
         let active = &mut self[index];
         let is_transfer = active.dst.is_some();
         let needed = core::mem::take(&mut active.needs_listener);
@@ -160,10 +160,23 @@ impl Table {
         self.moving -= usize::from(is_transfer);
         self.needs -= usize::from(needed);
         self.waiters -= usize::from(had_waiter);
-        let Some(ticket) = ticket else { return };
-        let by_ticket = &self.by_ticket;
-        self.hazards
-            .leave(ticket, &mut |ticket| next.push(by_ticket[ticket.index()]));
+        if let Some(ticket) = ticket {
+            self.hazards.leave(ticket);
+        }
+    }
+
+    /// Returns a transfer or guard that has nothing before it any more, once. Takes one off `looks` for each that it looks
+    /// at; `None` when it is 0.
+    #[inline]
+    pub(crate) fn next_freed(&mut self, looks: &mut usize) -> Option<Index> {
+        let ticket = self.hazards.poll_freed(looks)?;
+        Some(self.by_ticket[ticket.index()])
+    }
+
+    /// Returns whether any transfer or guard may have nothing before it any more.
+    #[inline]
+    pub(crate) fn has_freed(&self) -> bool {
+        self.hazards.has_left()
     }
 
     /// Returns how many transfers and guards are in the order.

@@ -106,14 +106,16 @@ impl TransferManager {
             });
             if let Err(error) = accepted {
                 // Nothing was submitted for the other requests: the gate is shut.
-                self.shared
-                    .change(|state| ids.into_iter().for_each(|id| state.withdraw(id)));
-                self.shared.turn_quickly();
+                for some in ids.chunks(AT_ONCE) {
+                    self.shared
+                        .change(|state| some.iter().for_each(|id| state.withdraw(*id)));
+                    self.shared.turn_quickly();
+                }
                 return Err(error);
             }
             self.shared.state.give_way();
         }
-        self.shared.events_set(&gate.set());
+        self.shared.gate_set(gate.set());
         self.shared.leave_to_hardware(&ids);
         let handle = |id| {
             let shared = Arc::clone(&self.shared);
@@ -151,7 +153,7 @@ impl TransferManager {
                 Some(first) if *first == from => {}
                 Some(_) => return Err(at(i)(TransferError::OtherSource { memory })),
             }
-            if checked.in_place || written.enter(&[to]).waits_for > 0 {
+            if checked.in_place || written.enter(&[to]).waits {
                 return Err(at(i)(TransferError::SharedDestination { memory }));
             }
             footprints.push(to);
@@ -457,7 +459,7 @@ impl TransferManager {
             fn drop(&mut self) {
                 if let Some(id) = self.1.get() {
                     // The transfer may wait for a guard of this thread.
-                    self.0.cancel(id);
+                    self.0.cancel(&[id]);
                     self.0.block_on(id, None);
                 }
             }

@@ -135,10 +135,10 @@ impl Table {
         };
         let entered = self.order.enter(&[footprint]);
         let ticket = entered.ticket;
-        if entered.waits_for > 0 {
+        if entered.waits {
             let others = self.order.blockers(ticket).iter();
             if { others }.any(|other| self.managers[other.index()] != key.manager) {
-                self.order.leave(ticket, &mut |_| ());
+                self.leave_order(ticket);
                 return false;
             }
         }
@@ -172,8 +172,15 @@ impl Table {
         if *count == 0 {
             let ticket = *ticket;
             self.claims.remove(key);
-            self.order.leave(ticket, &mut |_| ());
+            self.leave_order(ticket);
         }
+    }
+
+    /// No claim waits for another one.
+    fn leave_order(&mut self, ticket: Ticket) {
+        self.order.leave(ticket);
+        let mut looks = usize::MAX;
+        while self.order.poll_freed(&mut looks).is_some() {}
     }
 }
 

@@ -16,6 +16,7 @@ mod budget;
 mod callbacks;
 mod cancel;
 mod canceller;
+mod chains;
 mod clients;
 mod common;
 mod conveniences;

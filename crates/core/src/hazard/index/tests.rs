@@ -13,12 +13,13 @@ enum Event {
     },
     /// Takes out one of those that are there.
     Remove(usize),
-    /// Looks for what a footprint meets.
+    /// Looks for what a footprint meets, and for the latest of it before some footprint.
     Search {
         storage: u64,
         position: u64,
         len: u64,
         writes: bool,
+        before: u64,
     },
 }
 
@@ -29,8 +30,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
             storage, position, len, writes,
         }),
         2 => any::<usize>().prop_map(Event::Remove),
-        1 => footprint().prop_map(|(storage, position, len, writes)| Event::Search {
-            storage, position, len, writes,
+        1 => (footprint(), 0u64..140).prop_map(|((storage, position, len, writes), before)| {
+            Event::Search { storage, position, len, writes, before }
         }),
     ];
     proptest::collection::vec(event, 0..120)
@@ -56,10 +57,12 @@ proptest! {
     fn searches_agree_with_a_list(events in events()) {
         let mut index = Index::new();
         let mut list: Vec<usize> = Vec::new();
-        for event in events {
+        let owner = |order: usize| Owner { slot: 1000 + order, order: order as u64 };
+        for (order, event) in events.into_iter().enumerate() {
             match event {
                 Event::Insert { storage, position, len, writes } => {
-                    list.push(index.insert(footprint(storage, position, len, writes), 0, NIL));
+                    let footprint = footprint(storage, position, len, writes);
+                    list.push(index.insert(footprint, owner(order), NIL));
                 }
                 Event::Remove(which) if !list.is_empty() => {
                     let node = list.swap_remove(which % list.len());
@@ -67,7 +70,7 @@ proptest! {
                     index.release(node);
                 }
                 Event::Remove(_) => {}
-                Event::Search { storage, position, len, writes } => {
+                Event::Search { storage, position, len, writes, before } => {
                     let wanted = footprint(storage, position, len, writes);
                     let mut found: Vec<usize> = index.candidates(&wanted).collect();
                     let mut expected: Vec<usize> = list
@@ -77,6 +80,12 @@ proptest! {
                         .collect();
                     found.sort_unstable();
                     expected.sort_unstable();
+                    let orders = expected.iter().map(|node| index.owner(*node).order);
+                    let latest = orders.filter(|order| *order < before).max();
+                    let latest = latest.map(|order| owner(order as usize));
+                    prop_assert_eq!(index.latest(&wanted, before, None), latest);
+                    let older = Some(owner(0));
+                    prop_assert_eq!(index.latest(&wanted, before, older), latest.or(older));
                     prop_assert_eq!(found, expected);
                 }
             }
@@ -90,7 +99,13 @@ proptest! {
 fn rising_positions_do_not_make_a_list_of_the_tree() {
     let mut index = Index::new();
     let nodes: Vec<usize> = (0..10_000)
-        .map(|i| index.insert(footprint(0, i * 8, 8, true), 0, NIL))
+        .map(|i| {
+            index.insert(
+                footprint(0, i * 8, 8, true),
+                Owner { slot: 0, order: i },
+                NIL,
+            )
+        })
         .collect();
     let depth = |mut node: usize| {
         let mut depth = 0;
@@ -105,7 +120,7 @@ fn rising_positions_do_not_make_a_list_of_the_tree() {
     assert!(deepest <= 50, "{deepest} levels");
 }
 
-/// Order, links, priorities and furthest ends of a whole tree.
+/// Order, links, priorities and what is below, of a whole tree.
 fn check(index: &Index, root: usize) {
     let mut todo = Vec::from([root]);
     while let Some(at) = todo.pop() {
@@ -113,16 +128,14 @@ fn check(index: &Index, root: usize) {
             continue;
         }
         let node = &index.nodes[at];
-        assert_eq!(node.furthest, index.furthest_below(at));
+        assert_eq!(node.below, index.below(at));
         for (child, left) in [(node.left, true), (node.right, false)] {
             if child == NIL {
                 continue;
             }
-            let below = &index.nodes[child];
-            assert_eq!(below.parent, at);
-            assert!(below.priority <= node.priority);
-            let (point, below) = (node.footprint.first_point(), below.footprint.first_point());
-            assert!(if left { below <= point } else { below >= point });
+            assert_eq!(index.nodes[child].parent, at);
+            assert!(index.nodes[child].priority <= node.priority);
+            assert_eq!(index.key(child) < index.key(at), left);
             todo.push(child);
         }
     }

@@ -4,6 +4,7 @@
 //! listener that keeps the manager alive for nothing shows as a deadlock, like a lost wake-up.
 
 use alloc::sync::Arc;
+use alloc::vec;
 use core::task::Waker;
 
 use transload_core::Shape;
@@ -49,7 +50,10 @@ pub(super) fn begin(state: &mut State) -> TransferId {
 fn tell<const N: usize>(shared: &Arc<Shared>, ids: [TransferId; N]) {
     // As a backend, it holds the queue and not the manager.
     let completions = Arc::clone(&shared.completions);
-    spawn(move || ids.iter().for_each(|id| completions.tell(&[*id])));
+    spawn(move || {
+        ids.iter()
+            .for_each(|id| completions.tell(vec![*id].into_iter()))
+    });
 }
 
 /// Has a thread wait for the transfer.
@@ -67,7 +71,7 @@ fn submit_and_sleep(shared: &Arc<Shared>) {
         id
     });
     shared.detach(id);
-    shared.completions.tell(&[id]);
+    shared.completions.tell(vec![id].into_iter());
     task.park(None);
 }
 
@@ -88,8 +92,8 @@ fn a_waiter_that_leaves_hands_the_place_on() {
         wait(&shared, id);
         let task = Parker::current();
         assert!(shared.poll(other, &task.waker()));
-        shared.completions.tell(&[id]);
-        shared.completions.tell(&[other]);
+        shared.completions.tell(vec![id].into_iter());
+        shared.completions.tell(vec![other].into_iter());
         task.park(None);
     });
 }
@@ -99,7 +103,7 @@ fn a_waiter_that_leaves_sees_what_was_submitted_meanwhile() {
     model(|| {
         let (shared, [id]) = engine_with();
         wait(&shared, id);
-        shared.completions.tell(&[id]);
+        shared.completions.tell(vec![id].into_iter());
         submit_and_sleep(&shared);
     });
 }
@@ -111,7 +115,7 @@ fn a_thread_that_dismisses_the_own_one_sees_what_was_submitted_meanwhile() {
         assert!(shared.poll(id, Waker::noop()));
         let other = Arc::clone(&shared);
         spawn(move || {
-            other.completions.tell(&[id]);
+            other.completions.tell(vec![id].into_iter());
             other.take_outcomes();
         });
         submit_and_sleep(&shared);
@@ -139,7 +143,7 @@ fn two_waiters_beside_the_own_thread_both_wake() {
         assert!(shared.poll(third, &task.waker()));
         wait(&shared, id);
         wait(&shared, other);
-        shared.completions.tell(&[other, id, third]);
+        shared.completions.tell(vec![other, id, third].into_iter());
         task.park(None);
     });
 }
@@ -151,7 +155,7 @@ fn the_own_thread_lets_go_when_the_last_transfer_ends_elsewhere() {
         assert!(shared.poll(id, Waker::noop()));
         let other = Arc::clone(&shared);
         spawn(move || {
-            other.completions.tell(&[id]);
+            other.completions.tell(vec![id].into_iter());
             other.take_outcomes();
         });
     });
@@ -177,8 +181,8 @@ fn a_thread_that_waits_until_idle_wakes_with_the_last_transfer() {
         let ending = Arc::clone(&shared);
         spawn(move || {
             ending.change(|state| {
-                state.handle_events(&[id]);
-                state.leave(id.index);
+                state.handle_awaited(id.index);
+                state.table.leave(id.index);
             });
         });
         assert!(shared.block_until_idle(None));

@@ -262,7 +262,7 @@ fn an_operation_submitted_while_the_listener_leaves_is_waited_for() {
         let own = shared.state.with(handover::begin);
         let completions = Arc::clone(&shared.completions);
         let end_own = move || {
-            completions.tell(&[own]);
+            completions.tell(vec![own].into_iter());
             loom::thread::yield_now();
         };
         lazy.in_submit.with(|call| *call = Some(Box::new(end_own)));

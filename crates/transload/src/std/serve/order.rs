@@ -74,7 +74,7 @@ impl Order {
     ) -> Result<(Ticket, bool), Fault> {
         let footprints: Result<Vec<_>, _> = uses.iter().map(Reserved::footprint).collect();
         let entered = self.hazards.enter(&footprints?);
-        let has_turn = entered.waits_for == 0;
+        let has_turn = !entered.waits;
         if !has_turn {
             let waiter = (Arc::clone(session), id);
             self.waiting.insert(entered.ticket, waiter);
@@ -85,12 +85,13 @@ impl Order {
     /// Gives a place up, and tells the sessions of those that waited for it alone.
     pub(super) fn leave(&mut self, ticket: Ticket) {
         self.waiting.remove(&ticket);
-        let waiting = &mut self.waiting;
-        self.hazards.leave(ticket, &mut |freed| {
-            if let Some((session, id)) = waiting.remove(&freed) {
+        self.hazards.leave(ticket);
+        let mut looks = usize::MAX;
+        while let Some(freed) = self.hazards.poll_freed(&mut looks) {
+            if let Some((session, id)) = self.waiting.remove(&freed) {
                 session.tell(News::Turn(id, freed));
             }
-        });
+        }
     }
 
     /// Makes a lease one that others can open by the token.
