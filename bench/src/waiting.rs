@@ -8,11 +8,12 @@
 //! | `threads-*` | what threads that wait for other transfers cost a copy |
 //! | `batch-*` | how long a large batch holds up another thread |
 //! | `idle-host` | how often an idle process wakes up |
-//! | `growth-*` | what many transfers that wait or have ended cost a copy |
+//! | `growth-*` | what many transfers that wait or have ended cost a copy, and what a long chain costs |
 //! | `stall-*` | how late other transfers are told while one operation does not end |
 
 mod batch;
 mod beside;
+mod chain;
 mod endpoints;
 mod growth;
 mod idle;
@@ -81,6 +82,12 @@ pub(crate) fn cases(effort: Effort) -> Vec<Case> {
         let name = format!("waiting/growth-slots-{count}");
         cases.push(Case::where_possible(name, move |name, _| {
             growth::queue(name, count)
+        }));
+    }
+    for &count in some(&chain::COUNTS, effort) {
+        let name = format!("waiting/growth-chain-{count}");
+        cases.push(Case::where_possible(name, move |name, effort| {
+            chain::run(name, count, effort)
         }));
     }
     cases.push(Case::where_possible(

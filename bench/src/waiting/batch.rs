@@ -61,7 +61,7 @@ struct Found {
 impl Found {
     /// Times `begin` and the wait for its batch, and the other thread's copies from call to end.
     fn round(&mut self, scene: &Scene, begin: impl FnOnce() -> Result<Batch>) -> Result<()> {
-        let other = Other::start(&scene.manager)?;
+        let other = Other::start(&scene.manager, EACH)?;
         let began = Instant::now();
         for result in begin()?.wait() {
             result?;
@@ -72,7 +72,7 @@ impl Found {
             .push(took.as_secs_f64() / scene.requests.len() as f64);
         self.wrong += usize::from(*scene.dst.read()? != *scene.src.read()?);
 
-        let other = Other::start(&scene.manager)?;
+        let other = Other::start(&scene.manager, EACH)?;
         let began = Instant::now();
         while began.elapsed() < took {
             std::hint::spin_loop();
@@ -131,17 +131,17 @@ impl Scene {
     }
 }
 
-/// Another thread that copies 64 B again and again.
-struct Other {
+/// Another thread that copies again and again.
+pub(super) struct Other {
     must_stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<Duration>>,
 }
 
 impl Other {
     /// Returns when the thread has copied once.
-    fn start(manager: &TransferManager) -> Result<Other> {
-        let src = manager.adopt(payload(EACH))?;
-        let dst = manager.adopt(vec![POISON; EACH])?;
+    pub(super) fn start(manager: &TransferManager, len: usize) -> Result<Other> {
+        let src = manager.adopt(payload(len))?;
+        let dst = manager.adopt(vec![POISON; len])?;
         let must_stop = Arc::new(AtomicBool::new(false));
         let (manager, stop) = (manager.clone(), Arc::clone(&must_stop));
         let (tell, told) = std::sync::mpsc::channel();
@@ -170,7 +170,7 @@ impl Other {
     }
 
     /// The longest copy.
-    fn stop(self) -> Result<Duration> {
+    pub(super) fn stop(self) -> Result<Duration> {
         self.must_stop.store(true, Ordering::Relaxed);
         let joined = self.thread.join();
         joined.map_err(|_| anyhow!("the other thread panicked"))?

@@ -12,7 +12,7 @@ const LEFT_BYTES: i64 = 64;
 
 /// The memory that a manager keeps so that a steady load allocates nothing, mainly 256 places for transfers and 16,384 for
 /// operations of the host's threads.
-const KEPT_BYTES: i64 = 5 << 20;
+const KEPT_BYTES: i64 = 12 << 20;
 
 #[test]
 fn memory_goes_back_when_transfers_have_ended() -> Result<(), transload::Error> {
