@@ -1,4 +1,5 @@
-//! The stage that checks the manifests: packages of one workspace inherit the shared settings from it.
+//! The stage that checks the manifests: packages of one workspace inherit the shared settings from it, and the page of a
+//! published package names its features.
 
 use std::path::Path;
 
@@ -34,6 +35,12 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
                 verdict.fail(format!("`{name}` has no file {file}"));
             }
         }
+        let page = files::read(&member.manifest_path.with_file_name("README.md"))?;
+        for feature in unnamed(member.features.keys(), &page) {
+            verdict.fail(format!(
+                "the README.md of `{name}` lacks its feature `{feature}`"
+            ));
+        }
     }
     let root = files::read(&main.root.join("Cargo.toml"))?;
     let decisions: Vec<&str> = decisions(&root).collect();
@@ -56,6 +63,14 @@ fn check(verdict: &mut Verdict, path: &Path, lines: &[&str]) -> Result<String> {
         verdict.fail(format!("{} lacks the line `{line}`", path.display()));
     }
     Ok(manifest)
+}
+
+/// The features that `page` does not name.
+fn unnamed<'a>(
+    features: impl Iterator<Item = &'a String>,
+    page: &str,
+) -> impl Iterator<Item = &'a String> {
+    features.filter(move |name| *name != "default" && !page.contains(&format!("`{name}`")))
 }
 
 fn has(manifest: &str, line: &str) -> bool {
@@ -142,5 +157,13 @@ debug = 1
         let lines: Vec<&str> = decisions(root).collect();
         assert_eq!(lines, ["edition = \"2024\"", "missing_docs = \"warn\""]);
         assert!(has(root, lines[1]) && !has(root, "edition = \"2021\""));
+    }
+
+    #[test]
+    fn a_page_names_every_feature_but_the_default() {
+        let features = ["default", "std", "remote", "remote-files"].map(str::to_owned);
+        let missing: Vec<&String> =
+            unnamed(features.iter(), "`std`, remote, `remote-files`").collect();
+        assert_eq!(missing, ["remote"]);
     }
 }
