@@ -86,7 +86,7 @@ struct Arguments {
     /// Only names the cases, one on each line
     #[arg(long)]
     list: bool,
-    /// Only draws the results in the folder, as in `bench/results`, into the file, as SVG
+    /// Only draws the newest results in the folder, `bench/results`, into the file, as SVG
     #[arg(long, num_args = 2, value_names = ["FILE", "FOLDER"])]
     chart: Option<Vec<PathBuf>>,
     /// Answers another process of this program, which asks over the standard input; see `run`
