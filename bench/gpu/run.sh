@@ -7,7 +7,7 @@
 #
 #     TRANSLOAD_COMMIT=$(git describe --always --abbrev=40 --dirty) \
 #         cargo build --release -p transload-gpu-bench
-#     strip -o transload-gpu-bench target/release/transload-gpu-bench
+#     cp target/release/transload-gpu-bench .
 #
 # Further arguments go to the program; --help lists them. Exit codes: 0 ok, 2 usage, 3 no driver or device,
 # 4 bytes differ, 5 the device failed, 124 or 137 it did not end by itself (OUTDIR/gpu.json then holds all cases

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: the benchmarks, always built in release.
+//! `cargo xtask bench`: the benchmarks, always built in release, with the lines that a profiler shows.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -25,7 +25,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let mut cargo = workspace.cargo();
     // Software adapters take part where `cargo xtask test` has provided them.
     Drivers::present(&workspace.target).tell(&mut cargo);
-    cargo.args(["run", "--release", "-p", "transload-bench", "--"]);
+    cargo.args(["run", "--profile", "bench", "-p", "transload-bench", "--"]);
     let status = cargo.args(&options.arguments).status();
     Ok(status.context("cannot run cargo")?.success())
 }

@@ -92,7 +92,14 @@ fn build_observed() -> Result<PathBuf> {
         .join("bench-observed");
     let status = Command::new(cargo)
         .current_dir(root)
-        .args(["build", "--quiet", "--release", "-p", "transload-bench"])
+        .args([
+            "build",
+            "--quiet",
+            "--profile",
+            "bench",
+            "-p",
+            "transload-bench",
+        ])
         .args(["--features", "observed", "--target-dir"])
         .arg(&target)
         .status()
