@@ -2,7 +2,7 @@
 //!
 //! `test` is the one command that decides whether the tree is good: continuous integration runs exactly it. The other
 //! tasks are parts of it that run alone (`sentinels`, `doubles`, `public-api`), and tasks for developers (`demo`,
-//! `integrations`, `bench`).
+//! `integrations`, `bench`, `size`).
 
 #![forbid(unsafe_code)]
 
@@ -26,6 +26,7 @@ mod python;
 mod runner;
 mod sanitizers;
 mod sentinels;
+mod size;
 mod stage;
 mod suites;
 mod surface;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
             Task::Demo(options) => demo::run(&workspace, &options),
             Task::Integrations => integrations::run(&workspace),
             Task::Bench(options) => bench::run(&workspace, &options),
+            Task::Size => size::run(&workspace),
         }
     });
     match answer {
@@ -95,4 +97,6 @@ enum Task {
     Integrations,
     /// Builds the benchmarks in release and hands the arguments on to them
     Bench(bench::Options),
+    /// Measures what each feature adds to a program, and writes docs/size.md; takes 20 minutes of a processor
+    Size,
 }
