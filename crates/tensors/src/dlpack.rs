@@ -63,7 +63,16 @@ impl Tensor {
     /// When DLPack does not have the type of the elements, or consumers do not reach the memory: files, and the memory of
     /// adapters and of Metal. When the call would wait for a guard of its own thread.
     pub fn to_dlpack(&self) -> Result<NonNull<DLManagedTensorVersioned>, DLPackError> {
-        export::export(self)
+        export::export(self, false)
+    }
+
+    /// Exports the tensor with elements that share bytes as the lanes of one that fills whole bytes, so that the last dimension
+    /// has fewer: `F4` as PyTorch knows it, `float4_e2m1fn_x2`, with 2 lanes. Other types are exported as by [`Tensor::to_dlpack`].
+    ///
+    /// # Errors
+    /// As [`Tensor::to_dlpack`], and when the last dimension has no whole number of such elements.
+    pub fn to_dlpack_lanes(&self) -> Result<NonNull<DLManagedTensorVersioned>, DLPackError> {
+        export::export(self, true)
     }
 
     /// Exports the tensor for consumers that do not know [`DLManagedTensorVersioned`]. As [`Tensor::to_dlpack`].
@@ -72,12 +81,13 @@ impl Tensor {
     /// As [`Tensor::to_dlpack`], and when the buffer is read-only: this structure cannot say so.
     pub fn to_dlpack_legacy(&self) -> Result<NonNull<DLManagedTensor>, DLPackError> {
         match self.buffer().is_writable() {
-            true => export::export(self),
+            true => export::export(self, false),
             false => Err(DLPackError::ReadOnly),
         }
     }
 
-    /// Takes a tensor of another library in. The library calls the deleter once, when the last view of the bytes is dropped, on
+    /// Takes a tensor of another library in. Lanes of elements that share bytes are elements here, along the last dimension: a
+    /// tensor of PyTorch's `float4_e2m1fn_x2` is one of `F4` that is twice as long. The library calls the deleter once, when the last view of the bytes is dropped, on
     /// the thread that drops it; of a tensor without elements before this returns. The buffer is read-only if the tensor is
     /// marked so. Elements may lie at any address. Null strides stand for dense elements.
     ///

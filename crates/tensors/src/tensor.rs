@@ -99,9 +99,12 @@ impl Tensor {
     /// elements lie from one to the next; they may be negative, or zero for elements that repeat. [`Tensor::buffer`] is then
     /// the part of the buffer from the lowest byte of an element to the highest one.
     ///
+    /// Elements that share bytes or a scale, as those of `F4` and `Q4_0`, stay in their blocks ([`DType::block`]): unless the
+    /// tensor is dense, its last dimension has whole blocks that lie next to each other, and other strides are whole blocks.
+    ///
     /// # Errors
     /// When there are not as many strides as dimensions, an element does not lie within the buffer, the elements take 2⁶⁴ bytes
-    /// or more, or the type's elements share bytes or a scale, as those of `F4` and `Q4_0`, and are not dense.
+    /// or more, or a block would be taken apart.
     pub fn strided(
         buffer: &Buffer,
         offset: u64,
@@ -195,8 +198,10 @@ impl Tensor {
             return Ok(Region::from(&self.buffer));
         };
         let (_, width) = self.dtype.block();
-        let pitches = strides.iter().map(|of| i128::from(*of) * i128::from(width));
-        let dimensions = self.shape.iter().copied().zip(pitches).rev();
+        let blocks = in_blocks(self.dtype, &self.shape, strides)?;
+        let dimensions =
+            blocks.map(|(size, stride)| (size, i128::from(stride) * i128::from(width)));
+        let dimensions = dimensions.rev();
         let bytes = Bytes::strided(self.offset, width, dimensions);
         match bytes.map(|bytes| bytes.of(&self.buffer)) {
             Ok(Ok(region)) => Ok(region),
@@ -228,7 +233,12 @@ impl Reach {
             shape: shape.to_vec(),
             strides: strides.to_vec(),
         };
-        let len_bytes = dtype.len_bytes(shape).ok_or_else(too_large)?;
+        let (of_block, width) = dtype.block();
+        let is_apart = shape.last().is_none_or(|last| last % of_block != 0);
+        let len_bytes = dtype.len_bytes(shape).ok_or_else(|| match is_apart {
+            true => TensorError::Blocks { dtype },
+            false => too_large(),
+        })?;
         let dense = dense_strides(shape);
         let mut dimensions = shape.iter().zip(strides).zip(&dense);
         let is_dense = len_bytes == 0
@@ -241,12 +251,9 @@ impl Reach {
         if is_dense {
             return Ok(reach);
         }
-        let (1, width) = dtype.block() else {
-            return Err(TensorError::Blocks { dtype });
-        };
         reach.after = width;
-        for (size, stride) in shape.iter().zip(strides) {
-            let bound = match *stride < 0 {
+        for (size, stride) in in_blocks(dtype, shape, strides)? {
+            let bound = match stride < 0 {
                 true => &mut reach.before,
                 false => &mut reach.after,
             };
@@ -256,6 +263,30 @@ impl Reach {
             *bound = sum.ok_or_else(too_large)?;
         }
         Ok(reach)
+    }
+}
+
+/// Returns the size and the stride of each dimension in blocks of the type, which are single elements of most types. Blocks lie
+/// along the last dimension.
+fn in_blocks<'a>(
+    dtype: DType,
+    shape: &'a [u64],
+    strides: &'a [i64],
+) -> Result<impl DoubleEndedIterator<Item = (u64, i64)> + 'a, TensorError> {
+    let (of_block, _) = dtype.block();
+    let last = shape.len().saturating_sub(1);
+    let of = move |at: usize| match (shape[at], strides[at]) {
+        // Where nothing follows, the stride says nothing.
+        (1, _) if at < last => Some((1, 0)),
+        (size, stride) if of_block == 1 => Some((size, stride)),
+        (size, stride) if at < last => {
+            (stride % of_block as i64 == 0).then_some((size, stride / of_block as i64))
+        }
+        (size, stride) => (stride == 1 && size % of_block == 0).then_some((size / of_block, 1)),
+    };
+    match (0..shape.len()).all(|at| of(at).is_some()) {
+        true => Ok((0..shape.len()).filter_map(of)),
+        false => Err(TensorError::Blocks { dtype }),
     }
 }
 

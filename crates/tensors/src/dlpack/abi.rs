@@ -47,7 +47,7 @@ pub struct DLDataType {
     pub code: u8,
     /// The bits of an element.
     pub bits: u8,
-    /// How many numbers an element has. 1 for all types of this crate.
+    /// How many numbers an element has: 1, or as many as fill whole bytes, as 2 of 4 bits ([`Tensor::to_dlpack_lanes`](crate::Tensor::to_dlpack_lanes)).
     pub lanes: u16,
 }
 

@@ -39,11 +39,12 @@ pub(super) fn of(dtype: DType) -> Result<DLDataType, DLPackError> {
     Ok(DLDataType { code, bits, lanes })
 }
 
-/// Returns the type that DLPack calls so.
+/// Returns the type that DLPack calls so, whose elements may be packed one by one or as lanes.
 pub(super) fn known(of: DLDataType) -> Result<DType, DLPackError> {
-    let mut known = TYPES
-        .iter()
-        .filter(|(_, code, bits)| (of.code, of.bits, of.lanes) == (*code, *bits, 1));
+    let mut known = TYPES.iter().filter(|(own, code, bits)| {
+        let is_packed = u64::from(of.lanes) == own.block().0;
+        (of.code, of.bits) == (*code, *bits) && (of.lanes == 1 || is_packed)
+    });
     let found = known.next().map(|(own, ..)| *own);
     found.ok_or(DLPackError::DataType(of))
 }

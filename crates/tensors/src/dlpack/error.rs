@@ -41,6 +41,12 @@ pub enum DLPackError {
     /// Elements that this crate does not have.
     #[error("cannot import a tensor with elements of DLPack type code {}, {} bits and {} lanes", .0.code, .0.bits, .0.lanes)]
     DataType(DLDataType),
+    /// Elements of fewer than 8 bits with a byte each.
+    #[error("cannot import elements of {dtype} that have a byte each: have their producer pack them, {} in {} bytes", dtype.block().0, dtype.block().1)]
+    Padded {
+        /// The type.
+        dtype: DType,
+    },
     /// A structure that describes no tensor.
     #[error("cannot import a DLPack tensor: {0}")]
     Malformed(String),

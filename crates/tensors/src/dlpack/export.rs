@@ -8,7 +8,7 @@ use transload::{DeviceKind, MemoryId, MemoryKind};
 
 use super::abi::{DLDevice, DLTensor, Managed, READ_ONLY};
 use super::{DLPackError, data_type};
-use crate::Tensor;
+use crate::{Tensor, TensorError};
 
 /// A structure, which is at its address, and what lives as long as it does.
 #[repr(C)]
@@ -20,8 +20,11 @@ struct Exported<M> {
     _bytes: Option<External>,
 }
 
-pub(super) fn export<M: Managed>(tensor: &Tensor) -> Result<NonNull<M>, DLPackError> {
-    let dtype = data_type::of(tensor.dtype())?;
+pub(super) fn export<M: Managed>(
+    tensor: &Tensor,
+    in_lanes: bool,
+) -> Result<NonNull<M>, DLPackError> {
+    let mut dtype = data_type::of(tensor.dtype())?;
     let memory = tensor.buffer().memory();
     let (device, kind) = device_of(memory)?;
     let too_large = || DLPackError::TooLarge {
@@ -31,7 +34,20 @@ pub(super) fn export<M: Managed>(tensor: &Tensor) -> Result<NonNull<M>, DLPackEr
     let shape = shape.collect::<Result<Vec<i64>, _>>();
     let mut sizes = shape.map_err(|_| too_large())?;
     let ndim = i32::try_from(sizes.len()).map_err(|_| too_large())?;
-    sizes.extend(tensor.strides());
+    let mut strides = tensor.strides();
+    let of_block = tensor.dtype().block().0;
+    if in_lanes && of_block > 1 {
+        dtype.lanes = of_block as u16;
+        let (of_block, dtype) = (of_block as i64, tensor.dtype());
+        let (last, outer) = sizes.split_last_mut().zip(strides.split_last_mut()).unzip();
+        let last = last
+            .map(|(last, _)| last)
+            .filter(|last| **last % of_block == 0);
+        *last.ok_or(TensorError::Blocks { dtype })? /= of_block;
+        let outer = outer.into_iter().flat_map(|(_, outer)| outer);
+        outer.for_each(|stride| *stride /= of_block);
+    }
+    sizes.extend(strides);
     let bytes = match tensor.buffer().is_empty() {
         true => None,
         false => Some(tensor.buffer().lend(kind)?),

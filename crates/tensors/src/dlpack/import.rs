@@ -58,11 +58,14 @@ pub(super) unsafe fn import<M: Managed>(
     let flags = head.map_or(READ_ONLY, |(_, flags)| flags);
     let dtype = data_type::known(raw.dtype)?;
     if dtype.block().0 > 1 && flags & IS_SUBBYTE_TYPE_PADDED != 0 {
-        return Err(DLPackError::DataType(raw.dtype));
+        return Err(DLPackError::Padded { dtype });
     }
     let memory = memory_of(raw.device)?;
     // SAFETY: as above.
-    let (shape, strides) = unsafe { sizes(&raw) }?;
+    let (mut shape, mut strides) = unsafe { sizes(&raw) }?;
+    if raw.dtype.lanes > 1 {
+        spread(&mut shape, &mut strides, raw.dtype.lanes);
+    }
     let reach = Reach::new(dtype, &shape, &strides)?;
     let is_taken = Arc::new(AtomicBool::new(false));
     let owner = Box::new(Imported {
@@ -127,6 +130,23 @@ unsafe fn sizes(raw: &DLTensor) -> Result<(Vec<u64>, Vec<i64>), DLPackError> {
         false => numbers(raw.strides).collect(),
     };
     Ok((shape, strides))
+}
+
+/// Counts lanes as elements, along the last dimension. What is too large then, or lies apart, is refused with the tensor.
+fn spread(shape: &mut Vec<u64>, strides: &mut Vec<i64>, lanes: u16) {
+    if shape.is_empty() {
+        shape.push(1);
+        strides.push(1);
+    }
+    let last = shape.len() - 1;
+    let is_next = shape[last] == 1 || strides[last] == 1;
+    shape[last] = shape[last].saturating_mul(lanes.into());
+    for stride in strides.iter_mut() {
+        *stride = stride.saturating_mul(lanes.into());
+    }
+    if is_next {
+        strides[last] = 1;
+    }
 }
 
 /// Returns where the lowest byte of an element lies, and how many bytes there are up to the highest one.

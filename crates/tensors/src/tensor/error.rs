@@ -46,10 +46,8 @@ pub enum TensorError {
         /// The bytes of the buffer.
         limit: u64,
     },
-    /// Elements that take 2⁶⁴ bytes or more, or no whole number of bytes.
-    #[error(
-        "a tensor of {dtype} {shape:?} and strides {strides:?} takes 2^64 bytes or more, or no whole number of them"
-    )]
+    /// Elements that take 2⁶⁴ bytes or more.
+    #[error("a tensor of {dtype} {shape:?} and strides {strides:?} takes 2^64 bytes or more")]
     TooLarge {
         /// The type.
         dtype: DType,
@@ -58,9 +56,10 @@ pub enum TensorError {
         /// The strides.
         strides: Vec<i64>,
     },
-    /// Strides of a type whose elements share bytes or a scale.
+    /// A view that takes a block of elements apart, which share bytes or a scale.
     #[error(
-        "elements of {dtype} share bytes, so that they have no strides: copy the tensor to dense memory"
+        "elements of {dtype} lie in blocks of {}, and a view takes whole blocks of the last dimension, next to each other: choose other bounds, or copy the tensor to dense memory",
+        dtype.block().0
     )]
     Blocks {
         /// The type.

@@ -14,7 +14,8 @@ use dlpark::allocation::dynamic;
 use dlpark::ffi::{self, DLDataType, DLDevice};
 use dlpark::{DlpackFlags, Managed, OpaqueContext};
 use transload_tensors::dlpack::{
-    DLManagedTensor, DLManagedTensorVersioned, DLPackError, DLPackVersion, READ_ONLY,
+    DLManagedTensor, DLManagedTensorVersioned, DLPackError, DLPackVersion, IS_SUBBYTE_TYPE_PADDED,
+    READ_ONLY,
 };
 use transload_tensors::transload::{
     AllocSpec, Buffer, DeviceId, ErrorClass, MemoryKind, Request, TransferManager,
@@ -204,6 +205,98 @@ fn types_go_out_and_come_back() {
         "DLPack has no type for elements of Q4_0; export their bytes as U8"
     );
     assert!(bytes.slice(..).unwrap().read().is_ok());
+}
+
+/// PyTorch has two elements of `F4` in one of its own, and others each by itself.
+#[test]
+fn elements_that_share_bytes_go_as_lanes_and_packed_and_come_as_both() {
+    let manager = manager();
+    let buffer = allocate(&manager, &counting(24));
+    let ends = Arc::new(AtomicUsize::new(0));
+    let code = |dtype: DLDataType| (dtype.code.0, dtype.bits, dtype.lanes);
+    for (dtype, lanes, bytes) in [(DType::F4, 2, 1), (DType::F6_E3M2, 4, 3)] {
+        let bits = (bytes * 8 / lanes) as u8;
+        let rows = Tensor::strided(&buffer, 12, dtype, &[2, 2 * lanes], &[-4 * lanes as i64, 1]);
+        let rows = rows.unwrap();
+        let [one, packed] = [rows.to_dlpack_lanes(), rows.to_dlpack()].map(|it| it.unwrap());
+        let (one, packed) = (theirs(one), theirs(packed));
+        let (one, packed) = (
+            one.validate_export().unwrap(),
+            packed.validate_export().unwrap(),
+        );
+        assert_eq!(
+            (one.shape(), one.strides()),
+            (&[2, 2][..], Some(&[-4, 1][..]))
+        );
+        assert_eq!(packed.shape(), [2, 2 * lanes as i64]);
+        assert_eq!(packed.strides(), Some(&[-4 * lanes as i64, 1][..]));
+        let number = code(one.dtype()).0;
+        assert_eq!(code(one.dtype()), (number, bits, lanes as u16));
+        assert_eq!(code(packed.dtype()), (number, bits, 1));
+        assert_eq!(one.data_ptr(), packed.data_ptr());
+
+        let import = |lanes: u16, shape: &[i64], strides: &[i64], flags: u64| {
+            let of = DLDataType {
+                code: one.dtype().code,
+                bits,
+                lanes,
+            };
+            let made = produced::<ffi::DLManagedTensorVersioned>(
+                (&counting(24), &ends),
+                0,
+                of,
+                (shape, strides),
+                false,
+            );
+            let mut managed = ours(made).cast::<DLManagedTensorVersioned>();
+            // SAFETY: the structure is this test's alone.
+            unsafe { managed.as_mut() }.flags |= flags;
+            // SAFETY: as above.
+            let imported = unsafe { Tensor::from_dlpack(&manager, managed) };
+            if imported.is_err() {
+                drop(theirs(managed));
+            }
+            imported
+        };
+        let of = lanes as u16;
+        let tensor = import(of, &[2, 2], &[4, 1], 0).unwrap();
+        assert_eq!(
+            (tensor.dtype(), tensor.shape()),
+            (dtype, &[2, 2 * lanes][..])
+        );
+        let wanted = [0, 4 * bytes].map(|at| (at..at + 2 * bytes).map(|at| at as u8));
+        let wanted: Vec<u8> = wanted.into_iter().flatten().collect();
+        assert_eq!(
+            manager.read_to_vec(tensor.region().unwrap()).unwrap(),
+            wanted
+        );
+        let same = import(1, &[2, 2 * lanes as i64], &[4 * lanes as i64, 1], 0).unwrap();
+        assert_eq!(manager.read_to_vec(same.region().unwrap()).unwrap(), wanted);
+        assert_eq!(import(of, &[], &[], 0).unwrap().shape(), [lanes]);
+        assert_eq!(
+            import(of, &[3, 1], &[1, 77], 0).unwrap().shape(),
+            [3, lanes]
+        );
+        assert_eq!(
+            import(of, &[0, 3], &[3, 1], 0).unwrap().shape(),
+            [0, 3 * lanes]
+        );
+
+        let transposed = import(of, &[2, 2], &[1, 2], 0).unwrap_err();
+        assert!(matches!(transposed, DLPackError::Tensor(_)), "{transposed}");
+        let other = import(of + 1, &[2], &[1], 0).unwrap_err();
+        assert!(matches!(other, DLPackError::DataType(_)), "{other}");
+        let padded = import(1, &[lanes as i64], &[1], IS_SUBBYTE_TYPE_PADDED).unwrap_err();
+        let told = format!(
+            "cannot import elements of {dtype} that have a byte each: have their producer pack them, {lanes} in {bytes} bytes"
+        );
+        assert_eq!(padded.to_string(), told);
+    }
+    // Six elements in three bytes, of which a row ends within the second.
+    let odd = Tensor::new(&buffer.slice(..3).unwrap(), DType::F4, &[2, 3]).unwrap();
+    assert!(matches!(odd.to_dlpack_lanes(), Err(DLPackError::Tensor(_))));
+    drop(theirs(odd.to_dlpack().unwrap()));
+    assert_eq!(ends.load(Ordering::SeqCst), 2 * 8);
 }
 
 #[test]

@@ -84,6 +84,44 @@ fn dense_elements_need_no_strides() {
     );
 }
 
+/// A tensor of blocks is one of the blocks' bytes, of which the last dimension has whole ones.
+#[test]
+fn a_view_of_elements_that_share_bytes_has_whole_blocks() {
+    let manager = manager();
+    let buffer = manager.adopt((0..=255u8).collect::<Vec<_>>()).unwrap();
+    let read = |tensor: Tensor| manager.read_to_vec(tensor.region().unwrap()).unwrap();
+    for dtype in [DType::F4, DType::F6_E2M3, DType::Q4_0] {
+        let (of_block, width) = dtype.block();
+        let (elements, bytes) = (of_block as i64, width as i64);
+        // Two rows of two blocks each, of a matrix with rows of three blocks: from behind, one again and again, and apart.
+        for (offset, stride) in [(3, -3), (1, 0), (0, 6)] {
+            let shape = [2, 2 * of_block];
+            let strides = [stride * elements, 1];
+            let tensor = Tensor::strided(&buffer, offset * width, dtype, &shape, &strides).unwrap();
+            assert!(!tensor.is_dense());
+            assert_eq!(tensor.len_bytes(), 4 * width);
+            let same = [stride * bytes, 1];
+            let same = Tensor::strided(&buffer, offset * width, DType::U8, &[2, 2 * width], &same);
+            assert_eq!(read(tensor), read(same.unwrap()), "{dtype}, {stride}");
+        }
+        for (shape, strides) in [
+            ([2, of_block], [elements + 1, 1]),
+            ([2, of_block], [1, elements]),
+            ([2, of_block], [3 * elements, -1]),
+            ([of_block, 1], [3 * elements, 1]),
+            ([2 * of_block, of_block + 1], [3 * elements, 1]),
+            ([1, 1], [elements, 1]),
+        ] {
+            let error = Tensor::strided(&buffer, 0, dtype, &shape, &strides).unwrap_err();
+            assert_eq!(
+                error,
+                TensorError::Blocks { dtype },
+                "{shape:?} {strides:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_buffer_that_does_not_hold_the_tensor_is_refused() {
     let manager = manager();
@@ -112,11 +150,12 @@ fn a_buffer_that_does_not_hold_the_tensor_is_refused() {
         ),
         (
             strided(0, DType::F4, &[2], &[2]),
-            "elements of F4 share bytes, so that they have no strides: copy the tensor to dense memory",
+            "elements of F4 lie in blocks of 2, and a view takes whole blocks of the last dimension, next to each other: choose \
+             other bounds, or copy the tensor to dense memory",
         ),
         (
             strided(0, DType::U8, &[u64::MAX, 2], &[0, 0]),
-            "a tensor of U8 [18446744073709551615, 2] and strides [0, 0] takes 2^64 bytes or more, or no whole number of them",
+            "a tensor of U8 [18446744073709551615, 2] and strides [0, 0] takes 2^64 bytes or more",
         ),
     ] {
         assert_eq!(error.to_string(), told);
