@@ -367,7 +367,7 @@ impl<'a> Load<'a> {
     /// it in its cache.
     ///
     /// # Errors
-    /// When a file cannot be opened once more, a pattern fits no tensor, no tensor is left, a tensor has no such slice or is
+    /// When a file cannot be opened once more, a pattern fits no tensor, no tensor of a model that has some is left, a tensor has no such slice or is
     /// not converted so, a place is not here or takes no tensors, none is named, or a memory has too little free room for its
     /// tensors or for one of them in one allocation.
     pub fn plan(self) -> Result<LoadPlan<'a>, LoadError> {

@@ -11,8 +11,8 @@ use crate::DType;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// No tensor was chosen.
-    #[error("{}", NoTensor(*of))]
+    /// No tensor was chosen, of a model that has some.
+    #[error("no tensor was chosen, of the {of} of the model")]
     NoTensor {
         /// How many the model has.
         of: usize,
@@ -131,17 +131,6 @@ pub enum LoadError {
         /// What failed.
         source: Box<TransferError>,
     },
-}
-
-struct NoTensor(usize);
-
-impl fmt::Display for NoTensor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => f.write_str("the model has no tensors"),
-            of => write!(f, "no tensor was chosen, of the {of} of the model"),
-        }
-    }
 }
 
 struct Unfit(MemoryId);

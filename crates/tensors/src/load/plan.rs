@@ -67,7 +67,7 @@ impl<'a> LoadPlan<'a> {
         if let Some(pattern) = load.unfitting {
             return Err(LoadError::Pattern { pattern });
         }
-        if load.chosen.is_empty() {
+        if load.chosen.is_empty() && !all.is_empty() {
             return Err(LoadError::NoTensor { of: all.len() });
         }
         let mut plan = LoadPlan {

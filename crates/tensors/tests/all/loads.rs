@@ -8,9 +8,9 @@ use std::pin::Pin;
 use futures_core::Stream;
 
 use transload_tensors::transload::{
-    Advice, ErrorClass, MemoryKind, Place, Priority, TransferError, TransferManager,
+    Advice, DeviceId, ErrorClass, MemoryKind, Place, Priority, TransferError, TransferManager,
 };
-use transload_tensors::{LoadError, Loaded, Loader, Model, Reading, TensorInfo};
+use transload_tensors::{DType, LoadError, Loaded, Loader, Model, Reading, Save, TensorInfo};
 
 use crate::files::{Folder, Gguf, safetensors};
 
@@ -398,6 +398,46 @@ fn a_load_without_tensors_and_a_place_that_is_not_here_are_refused() {
         error.to_string(),
         "tensors cannot lie in cpu:0/file: save them to a file"
     );
+}
+
+/// As a library of another language writes a state that has no tensors yet.
+#[test]
+fn a_model_without_tensors_is_loaded_and_has_none() {
+    let manager = manager();
+    let folder = Folder::of(&[("theirs.safetensors", &crate::files::safetensors("{}", 0))]);
+    let ours = folder.path("ours.safetensors");
+    let save = Save::new(&manager)
+        .metadata("step", "7")
+        .most_shard_bytes(1);
+    assert_eq!(save.start(&ours).unwrap().wait().unwrap(), [&*ours]);
+    let file = fs::read(&ours).unwrap();
+    assert!(
+        safetensors::SafeTensors::deserialize(&file)
+            .unwrap()
+            .is_empty()
+    );
+    let loader = Loader::new(&manager);
+    for path in [folder.path("theirs.safetensors"), ours] {
+        let model = Model::open(path).unwrap();
+        let places = [DeviceId::CPU0.into()];
+        for load in [
+            loader.load(&model).to_all(&places),
+            loader.load(&model).to_shares(&places).verify(),
+        ] {
+            let plan = load.dtype(DType::F16).plan().unwrap();
+            assert_eq!((plan.read_bytes(), plan.explain().unwrap().len()), (0, 0));
+            let mut loading = plan.start().unwrap();
+            assert_eq!(loading.progress(), (0, 0));
+            assert!(loading.next().is_none());
+        }
+        let error = loader.load(&model).only(["*"]).plan().unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("no tensor has a name that fits"),
+            "{error}"
+        );
+    }
 }
 
 #[test]
