@@ -63,7 +63,8 @@ pub(crate) fn copy(
     dst: &Bound<'_, PyAny>,
 ) -> PyResult<bool> {
     let is_ours = |object: &Bound<'_, PyAny>| object.is_exact_instance_of::<PyTensor>();
-    if is_ours(src) || is_ours(dst) || !is_buffer(src) || !is_buffer(dst) {
+    let is_plain = |object| is_buffer(object) && !may_be_masked(object);
+    if is_ours(src) || is_ours(dst) || !is_plain(src) || !is_plain(dst) {
         return Ok(false);
     }
     let py = src.py();
@@ -153,6 +154,16 @@ fn format(view: &ffi::Py_buffer) -> &str {
 pub(crate) fn is_buffer(object: &Bound<'_, PyAny>) -> bool {
     // SAFETY: the object is alive.
     unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) == 1 }
+}
+
+/// Returns whether the object has a mask beside its memory. Those are subclasses of NumPy's array; the class itself is none that a
+/// program makes, and is not asked.
+pub(crate) fn may_be_masked(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: the object is alive.
+    let class = unsafe { ffi::Py_TYPE(object.as_ptr()) };
+    // SAFETY: the class lives as long as the object.
+    let flags = unsafe { ffi::PyType_GetFlags(class) };
+    flags & ffi::Py_TPFLAGS_HEAPTYPE != 0 && object.hasattr("mask").unwrap_or(true)
 }
 
 /// Makes a tensor of an object's memory. The lease gives it back early, when a copy is over.

@@ -161,7 +161,8 @@ fn must_fit(src: &Tensor, dst: &Tensor, converts: bool) -> PyResult<()> {
 /// TypeError
 ///     When an argument has neither protocol.
 /// ValueError
-///     When shapes or types differ, a type is not known or not converted, or the memory of `dst` is read-only.
+///     When shapes or types differ, a type is not known or not converted, elements are masked or null, or the memory of `dst` is
+///     read-only.
 /// ParseError, PlaceError
 ///     When `dst` names no place, or none on this machine.
 /// AllocError
@@ -340,7 +341,8 @@ pub(crate) fn is_place(argument: &Bound<'_, PyAny>) -> bool {
 ///
 /// Returns
 /// -------
-/// A Tensor of the same memory. Of torch's conjugated and negated views, one of a resolved copy.
+/// A Tensor of the same memory. Of torch's conjugated and negated views, and of NumPy's elements of fewer than 8 bits, one of a
+/// copy that is resolved, or packed.
 ///
 /// Raises
 /// ------

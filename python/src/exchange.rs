@@ -5,9 +5,9 @@ use std::ptr::NonNull;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 
-use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict};
+use pyo3::types::{PyCapsule, PyDict, PyType};
 use pyo3::{ffi, intern};
 use transload_tensors::dlpack::{
     DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLPackError, DLPackVersion,
@@ -95,12 +95,17 @@ pub(crate) fn take(
 ) -> PyResult<Taken> {
     let taken = match object.cast::<PyTensor>() {
         Ok(tensor) => Taken::of(tensor.get().tensor.clone()),
-        Err(_) => foreign(
-            manager,
-            &resolved(object, argument, used)?,
-            argument,
-            stream,
-        )?,
+        Err(_) if is_of_torch(object)? => {
+            let plain = resolved(object, argument, used)?;
+            let tensor = from_dlpack(manager, &plain, argument, stream)?;
+            let is_doubtful = matches!(tensor.dtype(), DType::I8 | DType::U8);
+            // torch exports its integers of fewer bits as these, too.
+            if is_doubtful && let Some(error) = unknown(object, argument) {
+                return Err(error);
+            }
+            Taken::of(tensor)
+        }
+        Err(_) => foreign(manager, object, argument, used, stream)?,
     };
     if used == Use::Write && !taken.tensor.buffer().is_writable() {
         taken.release(object.py());
@@ -116,30 +121,82 @@ fn foreign(
     manager: &TransferManager,
     object: &Bound<'_, PyAny>,
     argument: &str,
+    used: Use,
     stream: Stream,
 ) -> PyResult<Taken> {
-    Ok(match buffers::is_buffer(object) && !is_on_cuda(object) {
-        true => match unspoken(object)? {
-            Some((bytes, dtype)) => {
-                let (tensor, lease) = buffers::import(manager, &bytes, argument)?;
-                let tensor = relabelled(&tensor, dtype)
-                    .map_err(|error| errors::named(object.py(), argument, &error))?;
-                Taken {
-                    tensor,
-                    lease: Some(lease),
-                }
-            }
-            None => {
-                let (tensor, lease) = buffers::import(manager, object, argument)
-                    .map_err(|error| blamed(object.py(), argument, error))?;
-                Taken {
-                    tensor,
-                    lease: Some(lease),
-                }
-            }
-        },
-        false => Taken::of(from_dlpack(manager, object, argument, stream)?),
+    if !buffers::is_buffer(object) || is_on_cuda(object) {
+        return Ok(Taken::of(from_dlpack(manager, object, argument, stream)?));
+    }
+    must_be_whole(object, argument, used)?;
+    let unspoken = unspoken(object)?;
+    // Others than NumPy, such as JAX, have such elements packed, and export them so.
+    if unspoken.is_some_and(|of| of.block().0 > 1) && !is_numpy(object)? {
+        return Ok(Taken::of(from_dlpack(manager, object, argument, stream)?));
+    }
+    let unspoken = unspoken
+        .map(|of| bytes_of(object, of, argument, used))
+        .transpose()?;
+    let bytes = unspoken.as_ref().map_or(object, |(bytes, ..)| bytes);
+    let (tensor, lease) = buffers::import(manager, bytes, argument)
+        .map_err(|error| blamed(object, argument, error))?;
+    let tensor = match unspoken {
+        Some((_, dtype, shape)) => match dtype.block().0 {
+            1 => relabelled(&tensor, dtype),
+            _ => Tensor::new(tensor.buffer(), dtype, &shape),
+        }
+        .map_err(|error| errors::named(object.py(), argument, &error))?,
+        None => tensor,
+    };
+    Ok(Taken {
+        tensor,
+        lease: Some(lease),
     })
+}
+
+/// Refuses arrays of NumPy that mark elements as absent beside their memory, which has a number for each: those of `numpy.ma`, and
+/// of astropy.
+fn must_be_whole(object: &Bound<'_, PyAny>, argument: &str, used: Use) -> PyResult<()> {
+    if !buffers::may_be_masked(object) {
+        return Ok(());
+    }
+    let mask = object.getattr("mask")?;
+    let count = mask
+        .call_method0("sum")
+        .and_then(|sum| sum.extract::<u64>());
+    let remedy = match used {
+        Use::Read => {
+            "and its memory has numbers there; pass .filled(0) of it, or .data to copy these"
+        }
+        Use::Write => "which would stay masked; pass .data of it, and change its mask yourself",
+    };
+    match count {
+        Ok(count) if count > 0 => Err(PyValueError::new_err(format!(
+            "{argument}: masked elements: {count}, {remedy}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The error for an array of Arrow with nulls, which exports none.
+fn null(object: &Bound<'_, PyAny>, argument: &str) -> Option<PyErr> {
+    let count = object.getattr("null_count").ok()?.extract::<u64>().ok()?;
+    (count > 0).then(|| {
+        PyValueError::new_err(format!(
+            "{argument}: null elements: {count}, and its memory has numbers there; pass .fill_null(0) or .drop_null() of it"
+        ))
+    })
+}
+
+/// The error for elements that this library does not have, where their library says what they are.
+fn unknown(object: &Bound<'_, PyAny>, argument: &str) -> Option<PyErr> {
+    let of = object.getattr("dtype").ok()?;
+    let is_known = dtype::of(&of).is_ok() || of.str().ok()? == PACKED_OF_TORCH;
+    if is_known {
+        return None;
+    }
+    Some(PyValueError::new_err(format!(
+        "{argument}: its elements are {of}, a type that Transload does not have; convert them, or pass their bytes as uint8"
+    )))
 }
 
 /// Whether it lies on a CUDA device. Arrays of JAX have the buffer protocol there, too, and refuse it.
@@ -149,16 +206,22 @@ fn is_on_cuda(object: &Bound<'_, PyAny>) -> bool {
     device.is_ok_and(|(kind, _)| kind == i64::from(DLDevice::CUDA))
 }
 
+fn is_of_torch(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let module = object.get_type().module()?;
+    let module = module.to_str()?;
+    Ok(module == "torch" || module.starts_with("torch."))
+}
+
 /// The tensor of torch that has the bytes as they mean: its views may be conjugated or negated without that their bytes are.
 fn resolved<'py>(
     object: &Bound<'py, PyAny>,
     argument: &str,
     used: Use,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let module = object.get_type().module()?;
-    let module = module.to_str()?;
-    if module != "torch" && !module.starts_with("torch.") {
-        return Ok(object.clone());
+    if object.get_type().name()? == "MaskedTensor" {
+        return Err(PyValueError::new_err(format!(
+            "{argument}: it is a masked tensor, and a copy would have numbers where it has none; pass its .to_tensor(0)"
+        )));
     }
     let is = |name: &str| object.call_method0(name)?.extract::<bool>();
     let is_lazy = is("is_conj")? || is("is_neg")?;
@@ -178,23 +241,54 @@ fn resolved<'py>(
         .call_method0("resolve_neg")
 }
 
-/// The bytes of a NumPy array whose type the buffer protocol cannot say, and the type.
-fn unspoken<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAny>, DType)>> {
+/// torch's name for two elements of `F4` in a byte, which DLPack tells from others.
+const PACKED_OF_TORCH: &str = "torch.float4_e2m1fn_x2";
+
+/// The type of an array, where NumPy has it by ml_dtypes and the buffer protocol cannot say it.
+fn unspoken(object: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     let Ok(of) = object.getattr("dtype") else {
         return Ok(None);
     };
     let known = || dtype::named(of.getattr("name").ok()?.extract::<String>().ok()?.as_str());
-    let is_foreign = |of: &DType| dtype::code(*of).is_none() && of.block().0 == 1;
-    match known().filter(is_foreign) {
-        Some(dtype) => {
-            let plain = match dtype.block().1 {
-                1 => "uint8",
-                _ => "uint16",
-            };
-            Ok(Some((object.call_method1("view", (plain,))?, dtype)))
+    Ok(known().filter(|of| dtype::code(*of).is_none()))
+}
+
+fn is_numpy(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    object.is_instance(&object.py().import("numpy")?.getattr("ndarray")?)
+}
+
+/// The bytes of an array, their type, and its shape.
+type Unspoken<'py> = (Bound<'py, PyAny>, DType, Vec<u64>);
+
+/// The bytes of a NumPy array of such a type. Where NumPy has a byte for elements that share one, they are packed, and so copied.
+fn bytes_of<'py>(
+    array: &Bound<'py, PyAny>,
+    dtype: DType,
+    argument: &str,
+    used: Use,
+) -> PyResult<Unspoken<'py>> {
+    let shape: Vec<u64> = array.getattr("shape")?.extract()?;
+    let name = dtype::name(dtype);
+    let bytes = match dtype.block() {
+        (1, 1) => array.call_method1("view", ("uint8",))?,
+        (1, _) => array.call_method1("view", ("uint16",))?,
+        (elements, bytes) if used == Use::Write => {
+            return Err(PyValueError::new_err(format!(
+                "{argument}: NumPy has a byte for each element of {name}, and Transload {bytes} for {elements}; copy to a place, and \
+                 assign the numpy() of that tensor"
+            )));
         }
-        None => Ok(None),
-    }
+        _ if dtype.len_bytes(&shape).is_none() => {
+            return Err(PyValueError::new_err(format!(
+                "{argument}: {shape:?} elements of {name} are no whole bytes"
+            )));
+        }
+        block => {
+            let packed = array.py().import("transload._packed")?;
+            packed.call_method1("pack", (array, block))?
+        }
+    };
+    Ok((bytes, dtype, shape))
 }
 
 /// The same elements under another type of their size.
@@ -206,15 +300,30 @@ pub(crate) fn relabelled(
     Tensor::strided(buffer, at, dtype, tensor.shape(), &tensor.strides())
 }
 
-/// The error of another library, or of this one, with the name of the argument.
-fn blamed(py: Python<'_>, argument: &str, error: PyErr) -> PyErr {
+/// The error for an array that its library did not give: what is known of the array, or what the library says.
+fn blamed(object: &Bound<'_, PyAny>, argument: &str, error: PyErr) -> PyErr {
+    let py = object.py();
     let text = error.value(py).to_string();
+    let is = |class: &Bound<'_, PyType>| error.get_type(py).is(class);
     let is_foreign = error.is_instance_of::<PyBufferError>(py)
-        || error.get_type(py).is(py.get_type::<PyValueError>());
-    if text.starts_with(argument) || !is_foreign {
+        || error.is_instance_of::<PyTypeError>(py)
+        || is(&py.get_type::<PyValueError>())
+        || is(&py.get_type::<PyRuntimeError>());
+    if !is_foreign {
         return error;
     }
-    let blamed = PyValueError::new_err(format!("{argument}: it gives no memory: {text}"));
+    let known = null(object, argument).or_else(|| unknown(object, argument));
+    let blamed = match known {
+        Some(known) => known,
+        None if text.starts_with(argument) => return error,
+        None => {
+            let text = format!("{argument}: it gives no memory: {text}");
+            match error.is_instance_of::<PyTypeError>(py) {
+                true => PyTypeError::new_err(text),
+                false => PyValueError::new_err(text),
+            }
+        }
+    };
     blamed.set_cause(py, Some(error));
     blamed
 }
@@ -228,11 +337,19 @@ fn from_dlpack(
     let py = object.py();
     let Ok(give) = object.getattr("__dlpack__") else {
         let kind = object.get_type();
-        return Err(PyTypeError::new_err(format!(
-            "{argument}: {kind} has neither __dlpack__ nor the buffer protocol"
-        )));
+        let is_array = object.hasattr("__array__")? || object.hasattr("__array_interface__")?;
+        let remedy = if is_array {
+            "; pass numpy.asarray() of it"
+        } else {
+            ""
+        };
+        let error = PyTypeError::new_err(format!(
+            "{argument}: {kind} has neither __dlpack__ nor the buffer protocol{remedy}"
+        ));
+        return Err(null(object, argument).unwrap_or(error));
     };
-    let device = object.call_method0("__dlpack_device__")?;
+    let refused = |error| blamed(object, argument, error);
+    let device = object.call_method0("__dlpack_device__").map_err(refused)?;
     let device: (i64, i64) = device.extract().map_err(|_| {
         PyTypeError::new_err(format!(
             "{argument}: its __dlpack_device__ returned {device}, and no pair of numbers"
@@ -254,10 +371,11 @@ fn from_dlpack(
                 && error.value(py).to_string().contains("argument") =>
         {
             arguments.del_item("max_version")?;
-            give.call((), Some(&arguments))?
+            give.call((), Some(&arguments))
         }
-        capsule => capsule?,
+        capsule => capsule,
     };
+    let capsule = capsule.map_err(refused)?;
     let capsule = capsule.cast_into::<PyCapsule>().map_err(|_| {
         PyTypeError::new_err(format!("{argument}: its __dlpack__ returned no capsule"))
     })?;
@@ -291,7 +409,13 @@ fn from_dlpack(
             "{argument}: its DLPack capsule was used before, or is none"
         )));
     };
-    let (tensor, used) = imported.map_err(|error| errors::named(py, argument, &error))?;
+    let (tensor, used) = imported.map_err(|error| {
+        let named = || errors::named(py, argument, &error);
+        match error {
+            DLPackError::DataType(_) => unknown(object, argument).unwrap_or_else(named),
+            _ => named(),
+        }
+    })?;
     // SAFETY: the capsule is alive, and the name is for ever.
     if unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), used.as_ptr()) } != 0 {
         return Err(PyErr::fetch(py));
@@ -429,11 +553,18 @@ pub(crate) fn to_capsule<'py>(
     py: Python<'py>,
     tensor: &Tensor,
     is_versioned: bool,
+    in_lanes: bool,
     flags: u64,
 ) -> PyResult<Bound<'py, PyAny>> {
     let capsule = match is_versioned {
         true => {
-            let managed = py.detach(|| tensor.to_dlpack().map(Exported));
+            let managed = py.detach(|| {
+                let managed = match in_lanes {
+                    true => tensor.to_dlpack_lanes(),
+                    false => tensor.to_dlpack(),
+                };
+                managed.map(Exported)
+            });
             let mut managed = managed.map_err(|error| errors::raise(py, &error))?.0;
             // SAFETY: the structure was just made, and no other code has it.
             unsafe { managed.as_mut() }.flags |= flags;

@@ -12,6 +12,18 @@ use transload_tensors::{Model, Save, Saving, Value};
 use crate::exchange::{self, Use};
 use crate::{dtype, errors, manager, wait};
 
+/// A path as programs pass it: `str`, `bytes`, or an object that stands for one of these (`os.PathLike`).
+pub(crate) struct FilePath(pub(crate) PathBuf);
+
+impl<'py> FromPyObject<'_, 'py> for FilePath {
+    type Error = PyErr;
+
+    fn extract(path: Borrowed<'_, 'py, PyAny>) -> PyResult<FilePath> {
+        let decoded = path.py().import("os")?.call_method1("fsdecode", (path,))?;
+        decoded.extract().map(FilePath)
+    }
+}
+
 /// Returns what a mapping holds.
 pub(crate) fn mapping<'py>(
     argument: &Bound<'py, PyAny>,
@@ -40,7 +52,7 @@ pub(crate) fn mapping<'py>(
 /// ----------
 /// tensors : dict of str to Tensor or array
 ///     What to save, by name. Arrays are anything that `copy` takes.
-/// path : str or path-like
+/// path : str, bytes or path-like
 ///     The file. An existing one is replaced.
 /// metadata : dict of str to str, optional
 ///     Texts for the header.
@@ -64,7 +76,7 @@ pub(crate) fn mapping<'py>(
 pub(crate) fn save(
     py: Python<'_>,
     tensors: &Bound<'_, PyAny>,
-    path: PathBuf,
+    path: FilePath,
     metadata: Option<&Bound<'_, PyAny>>,
     max_shard_bytes: Option<u64>,
 ) -> PyResult<Vec<PathBuf>> {
@@ -99,7 +111,7 @@ pub(crate) fn save(
         save = save.most_shard_bytes(bytes);
     }
     let saved = py
-        .detach(|| save.start(path))
+        .detach(|| save.start(path.0))
         .map_err(|error| (errors::raise(py, &error), false))
         .and_then(|saving| finish(py, saving));
     match saved {
@@ -154,7 +166,7 @@ fn finish(py: Python<'_>, saving: Saving) -> Result<Vec<PathBuf>, (PyErr, bool)>
 ///
 /// Parameters
 /// ----------
-/// path : str or path-like
+/// path : str, bytes or path-like
 ///     A file of safetensors or GGUF, a list of shards, or a folder with one model.
 ///
 /// Returns
@@ -166,9 +178,9 @@ fn finish(py: Python<'_>, saving: Saving) -> Result<Vec<PathBuf>, (PyErr, bool)>
 /// ModelError
 ///     When a file is not there, or is no model.
 #[pyfunction]
-pub(crate) fn inspect<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyDict>> {
+pub(crate) fn inspect<'py>(py: Python<'py>, path: FilePath) -> PyResult<Bound<'py, PyDict>> {
     let model = py
-        .detach(|| Model::open(path))
+        .detach(|| Model::open(path.0))
         .map_err(|error| errors::raise(py, &error))?;
     let tensors = PyDict::new(py);
     for of in model.tensors() {

@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 use transload_tensors::transload::{DeviceId, Place};
 use transload_tensors::{DType, Loaded, Loader, Loading, Model, Tensor};
 
-use crate::files::mapping;
+use crate::files::{FilePath, mapping};
 use crate::tensor::PyTensor;
 use crate::{copies, dtype, errors, manager, wait};
 
@@ -138,7 +138,7 @@ impl Wanted {
 
 /// Reads one path or several.
 fn paths(argument: &Bound<'_, PyAny>) -> PyResult<Vec<PathBuf>> {
-    if let Ok(one) = argument.extract::<PathBuf>() {
+    if let Ok(FilePath(one)) = argument.extract() {
         if one.to_string_lossy().contains("://") {
             return Err(PyValueError::new_err(format!(
                 "path: models are read from files; fetch {} first",
@@ -148,7 +148,7 @@ fn paths(argument: &Bound<'_, PyAny>) -> PyResult<Vec<PathBuf>> {
         return Ok(vec![one]);
     }
     let several = argument.try_iter().and_then(|each| {
-        let each = each.map(|path| path?.extract::<PathBuf>());
+        let each = each.map(|path| path?.extract().map(|FilePath(path)| path));
         each.collect::<PyResult<Vec<PathBuf>>>()
     });
     several.map_err(|_| {
@@ -266,7 +266,7 @@ impl Stream {
 ///
 /// Parameters
 /// ----------
-/// path : str or path-like, or an iterable of these
+/// path : str, bytes or path-like, or an iterable of these
 ///     As in `load`.
 /// device : str, Device or a sequence of these, optional
 ///     As in `load`.
@@ -319,7 +319,7 @@ pub(crate) fn stream(
 ///
 /// Parameters
 /// ----------
-/// path : str or path-like, or an iterable of these
+/// path : str, bytes or path-like, or an iterable of these
 ///     A file of safetensors or GGUF, a list of shards (`*.index.json`), or a folder with one model.
 /// device : str, Device or a sequence of these, optional
 ///     The places. Unless given, `"cpu:0"`. Several places get whole tensors in shares like their free memory, unless `split` or

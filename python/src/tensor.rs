@@ -9,7 +9,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyEllipsis, PySlice, PyTuple};
 use transload_tensors::dlpack::{DLDevice, IS_COPIED};
 use transload_tensors::transload::hal::ExternalKind;
 use transload_tensors::transload::{DeviceId, DeviceKind, MemoryId, MemoryKind};
-use transload_tensors::{DType, Tensor, transload};
+use transload_tensors::{DType, Tensor, TensorError, transload};
 
 use crate::views::{Held, asked_by_torch, is_host};
 use crate::{copies, dtype, errors, exchange, manager};
@@ -182,8 +182,12 @@ impl PyTensor {
         left.for_each(|(size, stride)| keep(size, stride));
         // Without elements there is no first one, wherever the indices point.
         let first = if shape.contains(&0) { 0 } else { first };
-        let first = self.tensor.offset_bytes() as i64 + first * self.item_bytes()? as i64;
         let (buffer, of) = (self.tensor.buffer(), self.tensor.dtype());
+        let (of_block, width) = of.block();
+        if first % of_block as i64 != 0 {
+            return Err(errors::raise(key.py(), &TensorError::Blocks { dtype: of }));
+        }
+        let first = self.tensor.offset_bytes() as i64 + first / of_block as i64 * width as i64;
         let part = Tensor::strided(buffer, first as u64, of, &shape, &strides);
         let tensor = part.map_err(|error| errors::raise(key.py(), &error))?;
         Ok(PyTensor { tensor })
@@ -225,6 +229,46 @@ impl PyTensor {
         Ok(PyTensor { tensor })
     }
 
+    /// Returns the same bytes as elements of another type, as a view. Copies nothing. The last dimension has as many elements as
+    /// fill its bytes: `view("uint8")` gives the bytes of a type that other libraries lack, and `view("float4_e2m1fn")` of bytes
+    /// two elements in each.
+    ///
+    /// Parameters
+    /// ----------
+    /// dtype : str or dtype
+    ///     The element type.
+    ///
+    /// Raises
+    /// ------
+    /// ValueError
+    ///     When the type is not known, elements do not lie next to each other, or the last dimension has no whole number of them.
+    fn view(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>) -> PyResult<PyTensor> {
+        let (own, to) = (&self.tensor, crate::dtype::of(dtype)?);
+        if !own.is_dense() {
+            return Err(PyValueError::new_err(
+                "dtype: the elements of this view do not lie next to each other; view a copy",
+            ));
+        }
+        let mut shape = own.shape().to_vec();
+        let (of_block, width) = to.block();
+        if own.dtype().block() != (of_block, width) {
+            let bytes = shape
+                .last()
+                .and_then(|last| own.dtype().len_bytes(&[*last]));
+            let bytes = bytes.filter(|bytes| bytes.is_multiple_of(width));
+            let (Some(bytes), Some(last)) = (bytes, shape.last_mut()) else {
+                let (from, to) = (self.dtype(), crate::dtype::name(to));
+                return Err(PyValueError::new_err(format!(
+                    "dtype: the last dimension of {from} {shape:?} has no whole number of elements of {to}"
+                )));
+            };
+            *last = bytes / width * of_block;
+        }
+        let tensor = Tensor::new(own.buffer(), to, &shape);
+        let tensor = tensor.map_err(|error| errors::named(py, "dtype", &error))?;
+        Ok(PyTensor { tensor })
+    }
+
     /// Copies the tensor to a device. Returns the tensor itself where it is there in that type. Waits as `copy` does.
     ///
     /// Parameters
@@ -257,7 +301,8 @@ impl PyTensor {
     }
 
     /// Returns a NumPy array: a view of the same memory if it is the host's, else a copy, for which it waits. Types that NumPy lacks are
-    /// those of ml_dtypes. An array of a read-only tensor is read-only.
+    /// those of ml_dtypes; of fewer than 8 bits these have a byte for each element, so that the array is a copy. An array of a read-only
+    /// tensor is read-only.
     ///
     /// Raises
     /// ------
@@ -269,7 +314,8 @@ impl PyTensor {
         let py = slf.py();
         let own = &slf.get().tensor;
         let numpy = py.import("numpy")?;
-        let host = match is_host(own.buffer().memory()) {
+        let of_block = own.dtype().block().0;
+        let host = match is_host(own.buffer().memory()) && (of_block == 1 || own.is_dense()) {
             true => slf.clone(),
             false => {
                 let place = DeviceId::CPU0.into();
@@ -286,13 +332,23 @@ impl PyTensor {
             .import("ml_dtypes")
             .and_then(|module| module.getattr(name));
         let foreign = match foreign {
-            Ok(foreign) if own.dtype().block().0 == 1 => foreign,
-            _ => {
+            Ok(foreign) => foreign,
+            Err(_) => {
                 return Err(PyTypeError::new_err(format!(
-                    "NumPy has no elements of {name}; the package ml_dtypes brings bfloat16 and the float8 types"
+                    "NumPy has no elements of {name}; the package ml_dtypes brings bfloat16 and the float8, float6 and float4 types, and view(\"uint8\") \
+                     gives the bytes"
                 )));
             }
         };
+        if of_block > 1 {
+            let buffer = host.get().tensor.buffer();
+            let bytes = Tensor::new(buffer, DType::U8, &[buffer.len()]);
+            let bytes = bytes.map_err(|error| errors::raise(py, &error))?;
+            let packed = py.import("transload._packed")?;
+            let shape = slf.get().shape(py)?;
+            let bytes = PyTensor { tensor: bytes };
+            return packed.call_method1("unpack", (bytes, own.dtype().block(), foreign, shape));
+        }
         let plain = match own.dtype().block().1 {
             1 => DType::U8,
             _ => DType::U16,
@@ -326,6 +382,12 @@ impl PyTensor {
         if !is_host(memory) {
             return Err(PyTypeError::new_err(format!(
                 "a tensor in {memory} is no array of the host; transload.copy(tensor, \"cpu:0\") copies it"
+            )));
+        }
+        if copy == Some(false) && slf.get().tensor.dtype().block().0 > 1 {
+            return Err(PyValueError::new_err(format!(
+                "copy: False, and NumPy has a byte for each element of {}",
+                slf.get().dtype()
             )));
         }
         let array = PyTensor::numpy(slf)?;
@@ -394,7 +456,9 @@ impl PyTensor {
             }
         };
         // PyTorch takes read-only memory and writes it all the same.
-        let is_unsafe = self.readonly() && is_versioned && copy.is_none() && asked_by_torch(py)?;
+        let is_asked = self.readonly() || self.tensor.dtype().block().0 > 1;
+        let is_torch = is_versioned && is_asked && asked_by_torch(py)?;
+        let is_unsafe = self.readonly() && copy.is_none() && is_torch;
         let must_copy = to_host || is_unsafe || copy == Some(true);
         if must_copy && copy == Some(false) {
             return Err(PyBufferError::new_err(format!(
@@ -402,7 +466,7 @@ impl PyTensor {
             )));
         }
         if !must_copy {
-            return exchange::to_capsule(py, &self.tensor, is_versioned, 0);
+            return exchange::to_capsule(py, &self.tensor, is_versioned, is_torch, 0);
         }
         let place = match to_host {
             true => DeviceId::CPU0.into(),
@@ -410,7 +474,7 @@ impl PyTensor {
         };
         let terms = copies::Terms::default();
         let copied = copies::to_place(py, &self.tensor, place, None, &terms)?;
-        exchange::to_capsule(py, &copied, is_versioned, IS_COPIED)
+        exchange::to_capsule(py, &copied, is_versioned, is_torch, IS_COPIED)
     }
 
     /// Returns the type and number of the device, as DLPack counts: 1 for the host, 2 CUDA, 13 CUDA's managed memory, 15 wgpu.

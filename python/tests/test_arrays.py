@@ -264,8 +264,63 @@ def test_pyarrow_gives_buffers_and_arrays():
 
 def test_pyarrow_arrays_with_nulls_are_refused():
     pa = pytest.importorskip("pyarrow")
-    with pytest.raises(Exception, match="null"):
-        transload.copy(pa.array([1, None]), "cpu:0")
+    array = pa.array([1, None, 3, None, 5])
+    for src in (array, pa.chunked_array([array]), pa.array([None, None], "f4")):
+        with pytest.raises(ValueError, match=r"^src: null elements: 2, .*fill_null\(0\) or .drop_null\(\)"):
+            transload.copy(src, "cpu:0")
+    # Those that are not in the slice do not count.
+    assert transload.copy(array[2:3], "cpu:0").numpy().tolist() == [3]
+    assert transload.copy(array.drop_null(), "cpu:0").numpy().tolist() == [1, 3, 5]
+    for src in (pa.array([True, False]), pa.array(["a"])):
+        with pytest.raises(TypeError, match="^src: it gives no memory: .*DLPack"):
+            transload.copy(src, "cpu:0")
+
+
+@pytest.mark.parametrize("call", [transload.copy, transload.copy_async], ids=["copy", "copy_async"])
+def test_masked_arrays_are_neither_read_nor_written_where_elements_are_masked(call, tmp_path):
+    class Own(np.ndarray):
+        """As astropy's: no class of `numpy.ma`, and with a mask."""
+
+        mask = np.array([True, False, True])
+
+    for array, count in [
+        (np.ma.masked_array([1.0, 2.0, 3.0], mask=[0, 1, 0]), 1),
+        (np.ma.masked_array([1.0, 2.0, 3.0], mask=True), 3),
+        (np.ma.masked_array([1.0, 2.0, 3.0], mask=[0, 1, 0], hard_mask=True)[1:], 1),
+        (np.ma.masked, 1),
+        (np.arange(3.0).view(Own), 2),
+    ]:
+        before = np.array(array)
+        for src in (array, transload.copy(before, "cpu:0")):
+            with pytest.raises(ValueError, match=f"^(src|dst): masked elements: {count}, .*\\.data"):
+                call(src, "cpu:0" if src is array else array)
+        with pytest.raises(ValueError, match=f"^dst: masked elements: {count}"):
+            call(np.full(before.shape, 7.0), array)
+        with pytest.raises(ValueError, match=f"^array: masked elements: {count}, .*filled"):
+            transload.asarray(array)
+        with pytest.raises(ValueError, match=f"^tensors..a..: masked elements: {count}"):
+            transload.save({"a": array}, tmp_path / "m.safetensors")
+        np.testing.assert_array_equal(np.array(array), before)
+    assert not list(tmp_path.iterdir())
+
+
+def test_masked_arrays_without_a_masked_element_are_arrays():
+    for mask in (np.ma.nomask, [0, 0, 0]):
+        array = np.ma.masked_array([1.0, 2.0, 3.0], mask=mask)
+        assert transload.copy(array, "cpu:0").numpy().tolist() == [1, 2, 3]
+        assert transload.copy(np.arange(3.0), array).tolist() == [0, 1, 2]
+        assert transload.copy(array, np.zeros(3)).tolist() == [0, 1, 2]
+
+
+def test_objects_that_become_arrays_say_how():
+    class Only:
+        def __array__(self, dtype=None, copy=None):
+            return np.arange(3)
+
+    with pytest.raises(TypeError, match=r"^src: .*neither.*; pass numpy\.asarray\(\) of it$"):
+        transload.copy(Only(), "cpu:0")
+    with pytest.raises(TypeError, match="^src: .*neither __dlpack__ nor the buffer protocol$"):
+        transload.copy(3, "cpu:0")
 
 
 def test_numbers_are_converted_on_request():

@@ -74,6 +74,36 @@ def test_tensors_of_torch_that_mean_something_else_are_not_written(fields, text)
     assert not array.any()
 
 
+@pytest.mark.parametrize("name", ["int4", "uint1", "int7"])
+def test_types_that_torch_exports_as_others_are_refused(name):
+    array = np.ones(2, "i1")
+    for call in (lambda: transload.copy(tensor(array, dtype=f"torch.{name}"), "cpu:0"),
+                 lambda: transload.copy(array, tensor(array, dtype=f"torch.{name}"))):  # fmt: skip
+        with pytest.raises(ValueError, match=f"^(src|dst): its elements are torch.{name}, .*convert them"):
+            call()
+    assert array.tolist() == [1, 1]
+
+
+def test_masked_tensors_of_torch_are_refused():
+    class MaskedTensor(Torch):
+        pass
+
+    MaskedTensor.__module__ = "torch.masked"
+    with pytest.raises(ValueError, match=r"^src: it is a masked tensor.*to_tensor\(0\)"):
+        transload.copy(MaskedTensor(np.ones(2)), "cpu:0")
+
+
+@pytest.mark.parametrize("error", [BufferError, ValueError, RuntimeError, TypeError])
+def test_what_an_exporter_says_is_told_with_the_name_of_the_argument(error):
+    class Unable(capsules.Producer):
+        def __dlpack__(self, **keywords):
+            raise error("layout of another kind")
+
+    with pytest.raises(TypeError if error is TypeError else ValueError, match="^dst: .*layout of another kind") as refused:
+        transload.copy(np.ones(2), Unable(np.zeros(2)))
+    assert isinstance(refused.value.__cause__, error)
+
+
 def test_plain_tensors_of_torch_are_written_in_place():
     array = np.zeros(2, "c8")
     transload.copy(np.ones(2, "c8"), tensor(array))

@@ -47,6 +47,41 @@ def test_saved_files_are_read_by_safetensors(tmp_path, gpu):
         assert file.metadata() == {"key": "text"}
 
 
+def test_no_tensors_are_saved_and_loaded_as_by_safetensors(tmp_path):
+    ours, theirs = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
+    transload.save({}, ours, metadata={"step": "7"})
+    reference.save_file({}, theirs, metadata={"step": "7"})
+    for path in (ours, theirs):
+        assert reference.load_file(path) == transload.load(path) == {}
+        assert transload.load(path, device=["cpu:0", "cpu:0/shared"], broadcast=True, verify=True, progress=print) == {}
+        assert list(transload.stream(path, dtype="float16")) == []
+        assert transload.inspect(path) == {"tensors": {}, "metadata": {"step": "7"}, "files": [path]}
+        with pytest.raises(errors.LoadError, match="fits"):
+            transload.load(path, only="w")
+
+
+def test_paths_are_those_of_python(tmp_path):
+    class Like:
+        def __init__(self, path):
+            self.path = path
+
+        def __fspath__(self):
+            return self.path
+
+    made = {"a": np.arange(3)}
+    name = os.fsencode(tmp_path) + b"/\xff.safetensors" if os.name == "posix" else os.fsencode(tmp_path / "m.safetensors")
+    for path in (name, Like(name), os.fsdecode(name), Like(os.fsdecode(name))):
+        (written,) = transload.save(made, path)
+        assert os.fsencode(written) == name
+        assert transload.load(path)["a"].numpy().tolist() == [0, 1, 2]
+        assert [name for name, _ in transload.stream([path])] == ["a"]
+        assert transload.inspect(path)["files"] == [written]
+    for path in (3, None, bytearray(name), [3], Like(3)):
+        for call in (lambda: transload.save(made, path), lambda: transload.load(path), lambda: transload.inspect(path)):
+            with pytest.raises(TypeError, match="path"):
+                call()
+
+
 def test_a_save_replaces_a_file_as_a_whole(tmp_path):
     path = tmp_path / "m.safetensors"
     transload.save({"a": np.zeros(3)}, path)
