@@ -34,10 +34,12 @@ const NAMES: [(DType, &str, Option<&str>); 22] = [
     (DType::F4, "float4_e2m1fn", None),
 ];
 
-/// Returns the name that Python programs know.
+/// Returns the name that Python programs know. No tensor in memory has a type that is not known.
 pub(crate) fn name(dtype: DType) -> &'static str {
     let known = NAMES.iter().find(|known| known.0 == dtype);
-    known.map_or(dtype.name(), |known| known.1)
+    let spelled = || DType::ALL.iter().find(|of| **of == dtype);
+    let spelled = || spelled().map_or("unknown", DType::name);
+    known.map_or_else(spelled, |known| known.1)
 }
 
 /// Returns the code of the elements in the `struct` module's language, if it has one.

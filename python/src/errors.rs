@@ -222,7 +222,9 @@ impl Raised for LoadError {
                 fields.set_item("needs", needs)?;
                 fields.set_item("has", has)
             }
-            LoadError::Slice { tensor, .. } => fields.set_item("tensor", tensor),
+            LoadError::Slice { tensor, .. } | LoadError::UnknownDType { tensor, .. } => {
+                fields.set_item("tensor", tensor)
+            }
             LoadError::Convert { tensor, from, to } => {
                 fields.set_item("tensor", tensor)?;
                 fields.set_item("from_dtype", crate::dtype::name(*from))?;

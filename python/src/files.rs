@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMapping};
-use transload_tensors::{Model, Save, Saving, Value};
+use transload_tensors::{DType, Model, Save, Saving, Value};
 
 use crate::exchange::{self, Use};
 use crate::{dtype, errors, manager, wait};
@@ -171,7 +171,8 @@ fn finish(py: Python<'_>, saving: Saving) -> Result<Vec<PathBuf>, (PyErr, bool)>
 ///
 /// Returns
 /// -------
-/// A dict with `tensors`, which has `dtype`, `shape`, `nbytes` and `file` by name; `metadata`; and `files`, a list of paths.
+/// A dict with `tensors`, which has `dtype`, `shape`, `nbytes` and `file` by name; `metadata`; and `files`, a list of paths. A type
+/// that is not known has the name in the file, in GGUF `GGML_` and its number; such a tensor is not loaded.
 ///
 /// Raises
 /// ------
@@ -185,7 +186,11 @@ pub(crate) fn inspect<'py>(py: Python<'py>, path: FilePath) -> PyResult<Bound<'p
     let tensors = PyDict::new(py);
     for of in model.tensors() {
         let info = PyDict::new(py);
-        info.set_item("dtype", dtype::name(of.dtype))?;
+        let name = match &of.dtype {
+            DType::Unknown(unknown) => unknown.name(),
+            known => dtype::name(*known),
+        };
+        info.set_item("dtype", name)?;
         info.set_item("shape", pyo3::types::PyTuple::new(py, &of.shape)?)?;
         info.set_item("nbytes", of.len_bytes)?;
         info.set_item("file", model.files()[of.file].path())?;

@@ -70,7 +70,7 @@ fn document(model: &Model) -> json::Model {
     });
     let tensors = model.tensors().iter().map(|of| json::Tensor {
         name: of.name.clone(),
-        dtype: of.dtype.name(),
+        dtype: of.dtype.to_string(),
         shape: of.shape.clone(),
         bytes: of.len_bytes,
         file: of.file,

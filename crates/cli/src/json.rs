@@ -163,7 +163,7 @@ pub(crate) struct ModelFile {
 #[derive(Debug, Serialize)]
 pub(crate) struct Tensor {
     pub(crate) name: String,
-    pub(crate) dtype: &'static str,
+    pub(crate) dtype: String,
     pub(crate) shape: Vec<u64>,
     pub(crate) bytes: u64,
     pub(crate) file: usize,

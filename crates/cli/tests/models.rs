@@ -206,3 +206,45 @@ fn what_is_no_model_is_named() {
     );
     assert_eq!(folder.names(), ["bytes", "model", "pickled.pt"]);
 }
+
+/// What real writers put into headers: types of forks, and names in other encodings.
+#[test]
+fn a_tensor_of_an_unknown_type_or_of_a_name_that_is_no_utf8_is_listed_and_named() {
+    let folder = Folder::new("unknown-type");
+    let mut model = b"GGUF\x03\0\0\0".to_vec();
+    model.extend(2u64.to_le_bytes());
+    model.extend(0u64.to_le_bytes());
+    for (name, kind, size, offset) in [(&b"a"[..], 142, 256, 0), (b"t\xe4", 24, 4, 160)] {
+        model.extend((name.len() as u64).to_le_bytes());
+        model.extend(name);
+        model.extend(1u32.to_le_bytes());
+        model.extend(u64::to_le_bytes(size));
+        model.extend(u32::to_le_bytes(kind));
+        model.extend(u64::to_le_bytes(offset));
+    }
+    model.resize(model.len().next_multiple_of(32) + 164, 7);
+    fs::write(folder.path("m.gguf"), model).unwrap();
+    let tensors = folder.json(&["inspect", "m.gguf"])["tensors"].take();
+    let told = |at: usize| {
+        json!([
+            tensors[at]["name"],
+            tensors[at]["dtype"],
+            tensors[at]["bytes"]
+        ])
+    };
+    assert_eq!(told(0), json!(["a", "GGML_142", 160]));
+    assert_eq!(told(1), json!([r"t\xE4", "I8", 4]));
+    let words = ["tensor \"a\" is of the type GGML_142", "`only`"];
+    refused(&folder, &["load", "m.gguf"], 3, &words);
+    let only = [
+        "load",
+        "m.gguf",
+        "--only",
+        r"t\xE4",
+        "--save",
+        "saved.safetensors",
+    ];
+    assert_eq!(folder.json(&only)["bytes"], 4);
+    let saved = folder.json(&["inspect", "saved.safetensors"])["tensors"].take();
+    assert_eq!(saved[0]["name"], r"t\xE4");
+}

@@ -16,31 +16,37 @@ macro_rules! dtypes {
         #[non_exhaustive]
         pub enum DType {
             $($(#[$about])* $name,)*
+            /// A type that this version does not know. Its tensors are listed, and not loaded.
+            Unknown(UnknownDType),
         }
 
         impl DType {
-            /// Every type.
+            /// Every type that is known.
             pub const ALL: &[DType] = &[$(DType::$name,)*];
 
-            /// Returns the name, as files spell it: `BF16`, `Q4_K`.
-            pub const fn name(self) -> &'static str {
+            /// Returns the name, as files spell it: `BF16`, `Q4_K`; of a type of GGUF that is not known, `GGML_` and its
+            /// number in ggml.
+            pub fn name(&self) -> &str {
                 match self {
                     $(DType::$name => stringify!($name),)*
+                    DType::Unknown(of) => of.name(),
                 }
             }
 
             /// Returns the least number of elements that fill whole bytes, or the block of a quantised type, and how many
-            /// bytes they take: (1, 4) for `F32`, (2, 1) for `F4`, (32, 18) for `Q4_0`.
+            /// bytes they take: (1, 4) for `F32`, (2, 1) for `F4`, (32, 18) for `Q4_0`; (1, 0) for a type that is not known.
             pub const fn block(self) -> (u64, u64) {
                 match self {
                     $(DType::$name => ($elements, $bytes),)*
+                    DType::Unknown(_) => (1, 0),
                 }
             }
         }
     };
 }
 
-// Sources: crate safetensors 0.8.0, `Dtype::bitsize`; PyPI gguf 0.19.0, `GGML_QUANT_SIZES`.
+// Sources: crate safetensors 0.8.0, `Dtype::bitsize`; ggml d99724f2 of 21 August 2026, `type_traits`, whose blocks are the
+// structures of `ggml-common.h`. PyPI gguf 0.19.0 has 40 bytes for `Q8_1`, which was a mistake (llama.cpp's pull request 29036).
 dtypes! {
     /// A boolean in a byte.
     BOOL 1/1,
@@ -75,7 +81,7 @@ dtypes! {
     Q5_0 32/22,
     Q5_1 32/24,
     Q8_0 32/34,
-    Q8_1 32/40,
+    Q8_1 32/36,
     Q2_K 256/84,
     Q3_K 256/110,
     Q4_K 256/144,
@@ -96,18 +102,21 @@ dtypes! {
     MXFP4 32/17,
     NVFP4 64/36,
     Q1_0 128/18,
+    Q2_0 64/18,
 }
 
 impl DType {
-    /// Returns the type that safetensors files spell so.
+    /// Returns the type that safetensors files spell so; `None` where that is no name of a type.
     pub(crate) fn of_safetensors(name: &str) -> Option<DType> {
-        let own = DType::ALL.iter().copied().filter(|of| *of <= DType::U64);
-        own.into_iter().find(|of| of.name() == name)
+        let mut own = DType::ALL.iter().copied().filter(|of| *of <= DType::U64);
+        let known = own.find(|of| of.name() == name);
+        known.or_else(|| UnknownDType::new(name).map(DType::Unknown))
     }
 
-    /// Returns the type of that number in ggml.
-    pub(crate) const fn of_ggml(number: u32) -> Option<DType> {
-        Some(match number {
+    /// Returns the type of that number in ggml. Types that ggml has removed, 31 to 33 and 36 to 38, are not known: their rows
+    /// were interleaved, so that slices of them would be of other rows.
+    pub(crate) fn of_ggml(number: u32) -> DType {
+        match number {
             0 => DType::F32,
             1 => DType::F16,
             2 => DType::Q4_0,
@@ -142,8 +151,12 @@ impl DType {
             39 => DType::MXFP4,
             40 => DType::NVFP4,
             41 => DType::Q1_0,
-            _ => return None,
-        })
+            42 => DType::Q2_0,
+            _ => match UnknownDType::new(&format!("GGML_{number}")) {
+                Some(unknown) => DType::Unknown(unknown),
+                None => unreachable!("the name has 15 letters at most"),
+            },
+        }
     }
 
     /// Returns whether its elements are numbers with fractions, quantised ones included.
@@ -160,6 +173,7 @@ impl DType {
                 | DType::U64
                 | DType::I64
                 | DType::C64
+                | DType::Unknown(_)
         )
     }
 
@@ -176,12 +190,15 @@ impl DType {
         })
     }
 
-    /// Returns how many bytes a tensor of that shape has; `None` where they are no whole blocks, or more than 2⁶⁴.
-    /// A tensor without dimensions has one element.
+    /// Returns how many bytes a tensor of that shape has; `None` where they are no whole blocks, or more than 2⁶⁴, and for a
+    /// type that is not known. A tensor without dimensions has one element.
     pub fn len_bytes(self, shape: &[u64]) -> Option<u64> {
         let mut sizes = shape.iter();
         if sizes.clone().any(|size| *size == 0) {
             return Some(0);
+        }
+        if matches!(self, DType::Unknown(_)) {
+            return None;
         }
         let elements = sizes.try_fold(1u64, |product, size| product.checked_mul(*size))?;
         let (of_block, bytes) = self.block();
@@ -193,6 +210,42 @@ impl DType {
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+/// The name of a type that this version does not know.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UnknownDType {
+    /// Zeros follow the name.
+    bytes: [u8; UnknownDType::MOST_BYTES],
+}
+
+impl UnknownDType {
+    /// The longest name of a type that is known has 11 bytes, and the longest number of ggml 10.
+    const MOST_BYTES: usize = 15;
+
+    /// Makes it of a name of printable ASCII without blanks; `None` of another one.
+    fn new(name: &str) -> Option<UnknownDType> {
+        let fits = (1..=UnknownDType::MOST_BYTES).contains(&name.len());
+        if !fits || !name.bytes().all(|of| of.is_ascii_graphic()) {
+            return None;
+        }
+        let mut bytes = [0; UnknownDType::MOST_BYTES];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        Some(UnknownDType { bytes })
+    }
+
+    /// Returns the name.
+    pub fn name(&self) -> &str {
+        // Only ASCII passes `new`.
+        let text = std::str::from_utf8(&self.bytes).unwrap_or_default();
+        text.trim_end_matches('\0')
+    }
+}
+
+impl fmt::Debug for UnknownDType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name().fmt(f)
     }
 }
 
@@ -211,6 +264,21 @@ mod tests {
         assert_eq!(DType::U16.len_bytes(&[u64::MAX]), None);
         assert_eq!(DType::U8.len_bytes(&[1 << 32, 1 << 32]), None);
         assert_eq!(DType::U8.len_bytes(&[1 << 32, 1 << 32, 0]), Some(0));
+        let unknown = DType::of_ggml(u32::MAX);
+        assert_eq!(unknown.to_string(), "GGML_4294967295");
+        assert_eq!(unknown.len_bytes(&[0]), Some(0));
+        assert_eq!(unknown.len_bytes(&[1]), None);
+    }
+
+    /// The numbers and blocks that writers have taken for others: `Q8_1` of 40 bytes, `Q2_0` of 128 elements.
+    #[test]
+    fn blocks_are_those_of_ggml() {
+        assert_eq!(DType::of_ggml(9).block(), (32, 36));
+        assert_eq!(DType::of_ggml(42), DType::Q2_0);
+        assert_eq!(DType::Q2_0.block(), (64, 18));
+        for removed in [4, 5, 31, 32, 33, 36, 37, 38, 43] {
+            assert!(matches!(DType::of_ggml(removed), DType::Unknown(_)));
+        }
     }
 
     #[test]
@@ -223,7 +291,13 @@ mod tests {
                 "{of}"
             );
         }
-        assert_eq!(DType::of_safetensors("Q4_0"), None);
         assert_eq!(DType::of_safetensors("BF16"), Some(DType::BF16));
+        // Only GGUF has it.
+        let foreign = DType::of_safetensors("Q4_0").unwrap();
+        assert_ne!(foreign, DType::Q4_0);
+        assert!(foreign > DType::U64);
+        for none in ["", "F 32", "a_type_of_16_let"] {
+            assert_eq!(DType::of_safetensors(none), None);
+        }
     }
 }

@@ -37,7 +37,8 @@ pub struct Header {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct TensorInfo {
-    /// Its name, unique in the model.
+    /// Its name, unique in the model. Of a name in GGUF that is no UTF-8, each byte that is not is written as `\xE4`; where a name
+    /// has such letters itself, their backslash is written as `\x5C`. So no two names become one.
     pub name: String,
     /// The type of its elements.
     pub dtype: DType,
@@ -48,7 +49,7 @@ pub struct TensorInfo {
     pub file: usize,
     /// Where its bytes begin in the file.
     pub offset: u64,
-    /// How many bytes it has.
+    /// How many bytes it has. In GGUF those of a type that is not known go on up to the next tensor, or to the end of the file.
     pub len_bytes: u64,
 }
 
@@ -56,7 +57,7 @@ pub struct TensorInfo {
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Value {
-    /// Text.
+    /// Text. What is no UTF-8 in it became U+FFFD.
     String(String),
     /// A number without a sign.
     Unsigned(u64),
@@ -129,7 +130,8 @@ pub enum HeaderError {
         /// The name.
         name: String,
     },
-    /// A type of elements that is not known.
+    /// A type of elements that is not known and whose name is not kept: it is longer than 15 bytes, empty, or not printable ASCII
+    /// without blanks.
     #[error("tensor {tensor:?} has elements of the unknown type {dtype:?}")]
     UnknownDType {
         /// The tensor.
@@ -255,14 +257,14 @@ pub(crate) fn unique<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<
     match names.find(|name| !named.insert(name.as_str())) {
         None => Ok(()),
         Some(name) => {
-            check_name(name)?;
+            check_name(name.as_bytes())?;
             Err(HeaderError::Duplicate { name: name.clone() })
         }
     }
 }
 
 /// Checks the length of a name, which errors repeat.
-fn check_name(name: &str) -> Result<(), HeaderError> {
+fn check_name(name: &[u8]) -> Result<(), HeaderError> {
     match name.len() as u64 {
         len if len > MOST_NAME_BYTES => Err(HeaderError::TooLarge {
             what: "bytes in one name",

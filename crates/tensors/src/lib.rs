@@ -33,7 +33,7 @@ mod remote;
 mod save;
 mod tensor;
 
-pub use dtype::DType;
+pub use dtype::{DType, UnknownDType};
 pub use header::{Format, Header, HeaderError, TensorInfo, Value};
 pub use load::{Load, LoadError, LoadPlan, Loaded, Loader, Loading, Reading};
 pub use model::{Model, ModelError, ModelFile};

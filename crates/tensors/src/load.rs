@@ -61,7 +61,8 @@ impl Loader {
     /// memory: the system reads a page when it is first touched, and drops it when it needs the memory. So this is for
     /// programs that use few of the tensors, or pass them on at once; what is read in whole is loaded faster.
     ///
-    /// A tensor begins where its file has it: in safetensors files at a multiple of 8 bytes at best.
+    /// A tensor begins where its file has it: in safetensors files at a multiple of 8 bytes at best. One of a type that is not
+    /// known has the bytes that [`TensorInfo::len_bytes`] tells of.
     ///
     /// # Errors
     /// When a file is not mapped. Linux and Windows alone map files here, and no system maps objects of stores.
@@ -367,9 +368,9 @@ impl<'a> Load<'a> {
     /// it in its cache.
     ///
     /// # Errors
-    /// When a file cannot be opened once more, a pattern fits no tensor, no tensor of a model that has some is left, a tensor has no such slice or is
-    /// not converted so, a place is not here or takes no tensors, none is named, or a memory has too little free room for its
-    /// tensors or for one of them in one allocation.
+    /// When a file cannot be opened once more, a pattern fits no tensor, no tensor of a model that has some is left, a tensor
+    /// has a type that is not known, has no such slice or is not converted so, a place is not here or takes no tensors, none
+    /// is named, or a memory has too little free room for its tensors or for one of them in one allocation.
     pub fn plan(self) -> Result<LoadPlan<'a>, LoadError> {
         LoadPlan::new(self)
     }

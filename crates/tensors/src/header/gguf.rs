@@ -33,8 +33,7 @@ pub(super) fn read(
     let entries = source.u64("the number of metadata entries")?;
     let mut metadata = BTreeMap::new();
     for _ in 0..entries {
-        let key = source.string("a key of the metadata")?;
-        check_name(&key)?;
+        let key = source.name("a key of the metadata")?;
         let kind = source.u32("the type of a value")?;
         let value = source.value(&format!("the value of {key:?}"), kind)?;
         if let Some(_twice) = metadata.insert(key.clone(), value) {
@@ -69,7 +68,8 @@ fn alignment(metadata: &BTreeMap<String, Value>) -> Result<u64, HeaderError> {
     }
 }
 
-/// Checks that the tensors follow each other, each at the next multiple of the alignment.
+/// Checks that the tensors follow each other, each at the next multiple of the alignment. A tensor of a type that is not
+/// known goes on up to the next one.
 fn placed(
     mut tensors: Vec<TensorInfo>,
     data_begin: u64,
@@ -77,6 +77,13 @@ fn placed(
     len_bytes: u64,
 ) -> Result<Vec<TensorInfo>, HeaderError> {
     tensors.sort_by_key(|tensor| (tensor.offset, tensor.len_bytes));
+    let mut next = len_bytes.saturating_sub(data_begin);
+    for tensor in tensors.iter_mut().rev() {
+        if matches!(tensor.dtype, DType::Unknown(_)) && tensor.len_bytes > 0 {
+            tensor.len_bytes = next.saturating_sub(tensor.offset).max(1);
+        }
+        next = tensor.offset;
+    }
     let mut at = 0u64;
     for tensor in &mut tensors {
         let end = u128::from(data_begin) + u128::from(tensor.offset) + u128::from(tensor.len_bytes);
@@ -94,7 +101,8 @@ fn placed(
                 end: at,
             });
         }
-        at = (at + tensor.len_bytes).next_multiple_of(alignment);
+        let padded = (at + tensor.len_bytes).checked_next_multiple_of(alignment);
+        at = padded.unwrap_or(u64::MAX);
         tensor.offset += data_begin;
     }
     Ok(tensors)
@@ -148,16 +156,26 @@ impl Source<'_> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    fn string(&mut self, what: &str) -> Result<String, HeaderError> {
+    fn bytes(&mut self, what: &str) -> Result<Vec<u8>, HeaderError> {
         let len = self.u64(what)?;
         self.advance(len, what)?;
         let mut bytes = vec![0; len as usize];
         self.reader
             .read_exact(&mut bytes)
             .map_err(HeaderError::Read)?;
-        String::from_utf8(bytes).map_err(|error| HeaderError::Malformed {
-            reason: format!("{what} is no UTF-8: {error}"),
-        })
+        Ok(bytes)
+    }
+
+    /// Reads a value. Vocabularies have words of a part of a character.
+    fn text(&mut self, what: &str) -> Result<String, HeaderError> {
+        let text = String::from_utf8(self.bytes(what)?);
+        Ok(text.unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    }
+
+    fn name(&mut self, what: &str) -> Result<String, HeaderError> {
+        let bytes = self.bytes(what)?;
+        check_name(&bytes)?;
+        Ok(escaped(&bytes))
     }
 
     fn value(&mut self, what: &str, kind: u32) -> Result<Value, HeaderError> {
@@ -195,7 +213,7 @@ impl Source<'_> {
                     return Err(HeaderError::Malformed { reason });
                 }
             },
-            8 => Value::String(self.string(what)?),
+            8 => Value::String(self.text(what)?),
             10 => Value::Unsigned(self.u64(what)?),
             11 => Value::Signed(i64::from_le_bytes(self.array(what)?)),
             12 => Value::Float(f64::from_le_bytes(self.array(what)?)),
@@ -213,8 +231,7 @@ impl Source<'_> {
 
     /// Reads the description of a tensor, whose offset is one in the data.
     fn tensor(&mut self, alignment: u64) -> Result<TensorInfo, HeaderError> {
-        let name = self.string("the name of a tensor")?;
-        check_name(&name)?;
+        let name = self.name("the name of a tensor")?;
         let what = format!("tensor {name:?}");
         let dimensions = self.u32(&what)?;
         check_dimensions(dimensions.into())?;
@@ -223,13 +240,7 @@ impl Source<'_> {
         let innermost = shape.first().copied().unwrap_or(1);
         // The file lists the innermost dimension first.
         shape.reverse();
-        let kind = self.u32(&what)?;
-        let Some(dtype) = DType::of_ggml(kind) else {
-            return Err(HeaderError::UnknownDType {
-                tensor: name,
-                dtype: kind.to_string(),
-            });
-        };
+        let dtype = DType::of_ggml(self.u32(&what)?);
         let (block, _) = dtype.block();
         if innermost % block != 0 {
             // Blocks do not go over the end of a row.
@@ -240,7 +251,11 @@ impl Source<'_> {
                 block,
             });
         }
-        let len_bytes = len_of(&name, dtype, &shape)?;
+        let len_bytes = match dtype {
+            // An element takes a byte at least, with others or alone.
+            DType::Unknown(_) => u64::from(!shape.contains(&0)),
+            _ => len_of(&name, dtype, &shape)?,
+        };
         let offset = self.u64(&what)?;
         if offset % alignment != 0 {
             return Err(HeaderError::Malformed {
@@ -262,3 +277,37 @@ impl Source<'_> {
 
 /// The type of arrays.
 const ARRAY: u32 = 9;
+
+/// Returns a name as text that no other name has, and that is the name itself where that is UTF-8: other bytes are written
+/// as `\xE4`, and the backslash of a name that has such letters itself as `\x5C`.
+fn escaped(name: &[u8]) -> String {
+    let mut text = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        let valid = chunk.valid();
+        for (at, letter) in valid.char_indices() {
+            match letter == '\\' && is_escape(&valid.as_bytes()[at..]) {
+                true => text.push_str(r"\x5C"),
+                false => text.push(letter),
+            }
+        }
+        for byte in chunk.invalid() {
+            text.push_str(&format!(r"\x{byte:02X}"));
+        }
+    }
+    text
+}
+
+/// Returns whether letters that begin with a backslash read as a byte that [`escaped`] has written.
+fn is_escape(letters: &[u8]) -> bool {
+    matches!(
+        letters,
+        [_, b'x', b'5', b'C', ..]
+            | [
+                _,
+                b'x',
+                b'8' | b'9' | b'A'..=b'F',
+                b'0'..=b'9' | b'A'..=b'F',
+                ..
+            ]
+    )
+}

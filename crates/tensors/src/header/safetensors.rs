@@ -46,8 +46,15 @@ pub(super) fn read(
     // Looked at once as a whole, which is quicker than string by string.
     let malformed = |reason: String| HeaderError::Malformed { reason };
     let json = std::str::from_utf8(&json).map_err(|error| malformed(error.to_string()))?;
-    let entries: Entries =
-        serde_json::from_str(json).map_err(|error| malformed(error.to_string()))?;
+    let zeros = json.len() - json.trim_end_matches('\0').len();
+    let entries: Entries = serde_json::from_str(json).map_err(|error| {
+        malformed(match zeros {
+            0 => error.to_string(),
+            zeros => format!(
+                "its last {zeros} bytes are zeros, as of a download that was cut short: download the file again"
+            ),
+        })
+    })?;
     unique(entries.metadata.iter().map(|(key, _)| key))?;
     let strings = entries.metadata.into_iter();
     Ok(Header {
@@ -70,7 +77,7 @@ fn placed(
     let mut at = 0;
     for (name, entry) in entries {
         let (begin, end) = entry.data_offsets;
-        check_name(&name)?;
+        check_name(name.as_bytes())?;
         check_dimensions(entry.shape.len() as u64)?;
         if end < begin {
             let reason =
@@ -90,7 +97,11 @@ fn placed(
                 dtype: entry.dtype.chars().take(32).collect(),
             });
         };
-        let needs = len_of(&name, dtype, &entry.shape)?;
+        let needs = match dtype {
+            // The place alone says it.
+            DType::Unknown(_) => end - begin,
+            _ => len_of(&name, dtype, &entry.shape)?,
+        };
         if needs != end - begin {
             return Err(HeaderError::Length {
                 tensor: name,

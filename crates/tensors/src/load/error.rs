@@ -25,6 +25,19 @@ pub enum LoadError {
         /// The pattern.
         pattern: String,
     },
+    /// A tensor of a type that is not known: what its bytes are is not known either.
+    #[error(
+        "tensor {tensor:?} is of the type {dtype}, which this version does not know{}; choose the others, with `only`",
+        Others(*others)
+    )]
+    UnknownDType {
+        /// The first of these tensors.
+        tensor: String,
+        /// Its type.
+        dtype: DType,
+        /// How many other tensors that were chosen have types that are not known.
+        others: usize,
+    },
     /// No place was named.
     #[error("no place for the tensors was named")]
     NoPlace,
@@ -133,6 +146,18 @@ pub enum LoadError {
     },
 }
 
+struct Others(usize);
+
+impl fmt::Display for Others {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            1 => f.write_str(", and one more is of such a type"),
+            others => write!(f, ", and {others} more are of such types"),
+        }
+    }
+}
+
 struct Unfit(MemoryId);
 
 impl fmt::Display for Unfit {
@@ -165,7 +190,9 @@ impl LoadError {
             | LoadError::TooLarge { .. }
             | LoadError::Unfit { .. }
             | LoadError::NoBackend { .. } => ErrorClass::Caller,
-            LoadError::NotConverted { .. } => ErrorClass::Unsupported,
+            LoadError::NotConverted { .. } | LoadError::UnknownDType { .. } => {
+                ErrorClass::Unsupported
+            }
             LoadError::NoRoom { .. } => ErrorClass::Exhausted,
             LoadError::Open(error) => error.class(),
             LoadError::Cut { .. } | LoadError::Differs { .. } => ErrorClass::Failed,

@@ -9,9 +9,9 @@ use transload::{Buffer, Explanation, MemoryId, OnFailure, Place, Region, Request
 use super::part::{Part, Ranges, split_along};
 use super::run::{Limits, MOST_RUN_BYTES, Run};
 use super::{Choice, Load, LoadError, Loading};
-use crate::TensorInfo;
 use crate::bytes::Bytes;
 use crate::model::Source;
+use crate::{DType, TensorInfo};
 
 /// Where runs begin: the alignment that adapters ask for, for whole buffers of a shader.
 const RUN_ALIGNMENT: u64 = 256;
@@ -69,6 +69,15 @@ impl<'a> LoadPlan<'a> {
         }
         if load.chosen.is_empty() && !all.is_empty() {
             return Err(LoadError::NoTensor { of: all.len() });
+        }
+        let chosen = load.chosen.iter().map(|choice| &all[choice.number]);
+        let mut unknown = chosen.filter(|of| matches!(of.dtype, DType::Unknown(_)));
+        if let Some(first) = unknown.next() {
+            return Err(LoadError::UnknownDType {
+                tensor: first.name.clone(),
+                dtype: first.dtype,
+                others: unknown.count(),
+            });
         }
         let mut plan = LoadPlan {
             load,

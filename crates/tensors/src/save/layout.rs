@@ -123,8 +123,9 @@ impl Serialize for Entries<'_> {
             let end = at.checked_add(item.tensor.len_bytes());
             let end =
                 end.ok_or_else(|| serde::ser::Error::custom("it would have more than 2^64 bytes"))?;
+            let dtype = item.tensor.dtype();
             let entry = Entry {
-                dtype: item.tensor.dtype().name(),
+                dtype: dtype.name(),
                 shape: item.tensor.shape(),
                 data_offsets: (at, end),
             };

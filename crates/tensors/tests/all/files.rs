@@ -21,16 +21,16 @@ pub(crate) struct Gguf {
     pub(crate) count: u64,
 }
 
-/// A string of GGUF.
-pub(crate) fn text(text: &str) -> Vec<u8> {
-    let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
-    bytes.extend(text.as_bytes());
+/// A string of GGUF, which may be no UTF-8.
+pub(crate) fn text(text: impl AsRef<[u8]>) -> Vec<u8> {
+    let mut bytes = (text.as_ref().len() as u64).to_le_bytes().to_vec();
+    bytes.extend(text.as_ref());
     bytes
 }
 
 impl Gguf {
     /// Adds an entry whose value has that type, and those bytes.
-    pub(crate) fn with(mut self, key: &str, kind: u32, value: &[u8]) -> Gguf {
+    pub(crate) fn with(mut self, key: impl AsRef<[u8]>, kind: u32, value: &[u8]) -> Gguf {
         self.metadata.extend(text(key));
         self.metadata.extend(kind.to_le_bytes());
         self.metadata.extend(value);
@@ -39,7 +39,13 @@ impl Gguf {
     }
 
     /// Adds a tensor of `sizes`, the innermost first, at that byte of the data.
-    pub(crate) fn tensor(mut self, name: &str, sizes: &[u64], kind: u32, offset: u64) -> Gguf {
+    pub(crate) fn tensor(
+        mut self,
+        name: impl AsRef<[u8]>,
+        sizes: &[u64],
+        kind: u32,
+        offset: u64,
+    ) -> Gguf {
         self.tensors.extend(text(name));
         self.tensors.extend((sizes.len() as u32).to_le_bytes());
         self.tensors

@@ -1,5 +1,6 @@
 //! GGUF.
 
+use proptest::prelude::*;
 use transload_tensors::{DType, Format, Header, Value};
 
 use crate::files::{Gguf, text};
@@ -125,8 +126,16 @@ fn each_lie_of_a_header_is_named() {
             "tensor \"a\" cannot have the shape [2, 16]: Q4_0 comes in blocks of 32, and at most 2^64 bytes",
         ),
         (
-            one(&[1], 4, 0).file(32, 64),
-            "tensor \"a\" has elements of the unknown type \"4\"",
+            one(&[1], 142, 0).tensor("b", &[1], 24, 0).file(32, 64),
+            "tensor \"b\" begins at byte 0 of the data, and the tensor before it ends at 32",
+        ),
+        (
+            one(&[1], 142, 64).file(32, 64),
+            "tensor \"a\" ends at byte 129, and the file has 128; it was cut short, or is damaged",
+        ),
+        (
+            one(&[1], 142, 0).tensor("b", &[8], 0, 64).file(32, 64),
+            "tensor \"b\" ends at byte 192, and the file has 160; it was cut short, or is damaged",
         ),
         (
             one(&[1; 65], 24, 0).file(32, 64),
@@ -154,7 +163,7 @@ fn each_lie_of_a_header_is_named() {
         ),
         (
             Gguf::default()
-                .tensor(&"n".repeat(4097), &[1], 24, 0)
+                .tensor("n".repeat(4097), &[1], 24, 0)
                 .file(32, 64),
             "the header has 4097 bytes in one name, and at most 4096 are read",
         ),
@@ -187,9 +196,86 @@ fn each_lie_of_a_header_is_named() {
     ] {
         assert_eq!(refusal(&file), told);
     }
-    let mut bad = with(8, &text("xx"));
-    let end = bad.len() - 14;
-    bad[end] = 0xFF;
     let twice = Gguf::default().with("key", 7, &[1]).with("key", 7, &[0]);
     assert_eq!(refusal(&twice.file(32, 0)), "\"key\" is there twice");
+}
+
+#[test]
+fn a_tensor_of_an_unknown_type_goes_on_up_to_the_next_one() {
+    let file = Gguf::default()
+        .tensor("first", &[512, 3], 142, 0)
+        .tensor("none", &[256, 0], 31, 224)
+        .tensor("known", &[8], 0, 224)
+        .tensor("last", &[u64::MAX, u64::MAX], u32::MAX, 256)
+        .file(32, 300);
+    let header = read(&file);
+    let data = file.len() as u64 - 300;
+    let told = { header.tensors.iter() }.map(|of| {
+        let place = (of.offset - data, of.len_bytes);
+        (of.name.as_str(), of.dtype.to_string(), place)
+    });
+    let expected = [
+        ("first", "GGML_142".to_string(), (0, 224)),
+        ("none", "GGML_31".to_string(), (224, 0)),
+        ("known", "F32".to_string(), (224, 32)),
+        ("last", "GGML_4294967295".to_string(), (256, 44)),
+    ];
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+    assert_eq!(header.tensors[0].shape, [3, 512]);
+}
+
+/// Vocabularies have words of parts of characters, and old converters wrote names in other encodings.
+#[test]
+fn text_that_is_no_utf8_is_read() {
+    let tokens = [text(b"\xe4\xb8"), text("ä"), text(b"\xff")].concat();
+    let file = Gguf::default()
+        .with("tokens", 9, &array(8, 3, &tokens))
+        .with("author", 8, &text(b"J\xfcrgen"))
+        .with(b"n\xe4me", 8, &text("a\0"))
+        .with(r"n\xE4me", 8, &text("b"))
+        .tensor(b"t\xe4", &[1], 24, 0)
+        .tensor(r"t\xE4", &[1], 24, 32)
+        .tensor(r"t\n", &[1], 24, 64)
+        .file(32, 65);
+    let header = read(&file);
+    let string = |text: &str| Value::String(text.into());
+    let tokens = ["\u{FFFD}", "ä", "\u{FFFD}"].map(string);
+    assert_eq!(header.metadata["tokens"], Value::Array(tokens.into()));
+    assert_eq!(header.metadata["author"], string("J\u{FFFD}rgen"));
+    assert_eq!(header.metadata[r"n\xE4me"], string("a\0"));
+    assert_eq!(header.metadata[r"n\x5CxE4me"], string("b"));
+    let names: Vec<&str> = header.tensors.iter().map(|of| of.name.as_str()).collect();
+    assert_eq!(names, [r"t\xE4", r"t\x5CxE4", r"t\n"]);
+}
+
+/// Undoes what the reader does with names.
+fn unescaped(name: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = name.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let figures = after.strip_prefix(b"x").and_then(|of| of.get(..2));
+        let figures = figures.filter(|of| of.iter().all(|of| !of.is_ascii_lowercase()));
+        let byte =
+            figures.and_then(|of| u8::from_str_radix(std::str::from_utf8(of).ok()?, 16).ok());
+        let byte = byte.filter(|byte| *first == b'\\' && (*byte >= 0x80 || *byte == b'\\'));
+        bytes.push(byte.unwrap_or(*first));
+        rest = &rest[byte.map_or(1, |_| 4)..];
+    }
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn a_name_of_any_bytes_is_one_that_no_other_bytes_have(
+        parts in prop::collection::vec(prop::sample::select(vec![
+            &b"a"[..], b"\\", b"x", b"8", b"E4", b"5C", b"\xe4", b"\xff", "ä".as_bytes(), b"\\xE4", b"\\x5C", b"\\x5c", b"\xe4\xb8",
+        ]), 0..8),
+    ) {
+        let bytes = parts.concat();
+        let header = read(&Gguf::default().tensor(&bytes, &[1], 24, 0).file(32, 1));
+        let name = &header.tensors[0].name;
+        prop_assert_eq!(&unescaped(name), &bytes, "{}", name);
+        let is_plain = std::str::from_utf8(&bytes).is_ok_and(|text| !text.contains(r"\x"));
+        prop_assert!(!is_plain || name.as_bytes() == bytes);
+    }
 }

@@ -145,6 +145,35 @@ fn blocks_of_gguf_with_padding_between_them_arrive_as_they_are() {
 }
 
 #[test]
+fn a_tensor_of_an_unknown_type_fails_alone() {
+    let bytes = Gguf::default()
+        .tensor("a", &[256], 142, 0)
+        .tensor("b", &[8], 0, 160)
+        .tensor("c", &[256], 31, 192)
+        .file(32, 352);
+    let folder = Folder::of(&[("m.gguf", &bytes)]);
+    let model = Model::open(folder.path("m.gguf")).unwrap();
+    let loader = Loader::new(&manager());
+    let error = loader.load(&model).plan().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "tensor \"a\" is of the type GGML_142, which this version does not know, and one more is of such a type; choose the others, \
+         with `only`"
+    );
+    assert_eq!(error.class(), ErrorClass::Unsupported);
+    // In parts and in another type, too.
+    let places = ["cpu:0".parse().unwrap(), "cpu:0/shared".parse().unwrap()];
+    let load = loader.load(&model).only(["c"]).dtype(DType::F16);
+    let error = load.to_split(&places, &[("c", 0)]).plan().unwrap_err();
+    assert!(
+        matches!(error, LoadError::UnknownDType { others: 0, .. }),
+        "{error}"
+    );
+    let loaded = by_name(loader.load(&model).only(["b"]).start().unwrap());
+    assert!(*loaded["b"].buffer().read().unwrap() == bytes_in_file(&model, &loaded["b"])[..]);
+}
+
+#[test]
 fn the_plan_tells_what_is_read_before_anything_is() {
     let (_folder, model) = model();
     let loader = Loader::new(&manager());

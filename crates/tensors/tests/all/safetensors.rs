@@ -137,9 +137,14 @@ fn each_lie_of_a_header_is_named() {
             "tensor \"a\" cannot have the shape [9223372036854775807, 9]: F32 comes in blocks of 1, and at most 2^64 bytes",
         ),
         (
-            r#"{"a":{"dtype":"Q4_0","shape":[32],"data_offsets":[0,18]}}"#,
+            r#"{"a":{"dtype":"no name of a type","shape":[32],"data_offsets":[0,18]}}"#,
             18,
-            "tensor \"a\" has elements of the unknown type \"Q4_0\"",
+            "tensor \"a\" has elements of the unknown type \"no name of a type\"",
+        ),
+        (
+            "{\"a\":\0\0\0",
+            0,
+            "the header is malformed: its last 3 bytes are zeros, as of a download that was cut short: download the file again",
         ),
         (
             r#"{"a":{"dtype":"U8","shape":[1125899906842624],"data_offsets":[0,1125899906842624]}}"#,
@@ -217,6 +222,17 @@ fn headers_of_any_length_are_read() {
         let padded = format!("{header}{}", " ".repeat(len - header.len()));
         assert_eq!(read(&file(&padded, 4)).unwrap().tensors.len(), 1, "{len}");
     }
+}
+
+/// Types that the format got after this version.
+#[test]
+fn a_tensor_of_an_unknown_type_is_listed_with_its_place() {
+    let header = r#"{"a":{"dtype":"I4","shape":[3],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}}"#;
+    let header = read(&file(header, 6)).unwrap();
+    let told = { header.tensors.iter() }.map(|of| (of.dtype.to_string(), of.len_bytes));
+    let expected = [("I4".to_string(), 2), ("U8".to_string(), 4)];
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+    assert!(!DType::ALL.contains(&header.tensors[0].dtype));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use safetensors::SafeTensors;
 use transload_tensors::transload::{AllocSpec, Buffer, DeviceId, ErrorClass, TransferManager};
 use transload_tensors::{DType, Loaded, Loader, Model, Save, SaveError, Tensor};
 
-use crate::files::Folder;
+use crate::files::{Folder, Gguf};
 
 fn manager() -> TransferManager {
     TransferManager::builder().host().build().unwrap()
@@ -149,6 +149,36 @@ fn shards_and_their_list_are_one_model_and_replace_an_older_one() {
         .wait()
         .unwrap();
     assert_eq!(Model::open(&path).unwrap().len_bytes(), model.len_bytes());
+}
+
+/// Safetensors has names of UTF-8 alone.
+#[test]
+fn a_name_that_is_no_utf8_chooses_its_tensor_and_is_kept() {
+    let manager = manager();
+    let gguf = Gguf::default()
+        .tensor(b"t\xe4", &[2], 24, 0)
+        .tensor(r"t\xE4", &[3], 24, 32)
+        .file(32, 35);
+    let folder = Folder::of(&[("m.gguf", &gguf)]);
+    let loader = Loader::new(&manager);
+    let load = |path: &str, only: &str| -> Vec<Loaded> {
+        let model = Model::open(folder.path(path)).unwrap();
+        let loading = loader.load(&model).only([only]).start().unwrap();
+        loading.collect::<Result<_, _>>().unwrap()
+    };
+    let both = load("m.gguf", "*");
+    let saving = Save::new(&manager)
+        .tensors(&both)
+        .start(folder.path("m.safetensors"));
+    saving.unwrap().wait().unwrap();
+    for path in ["m.gguf", "m.safetensors"] {
+        for (name, len) in [(r"t\xE4", 2), (r"t\x5CxE4", 3)] {
+            let [only] = &load(path, name)[..] else {
+                panic!("{name} is one tensor of {path}");
+            };
+            assert_eq!((only.name(), only.len_bytes()), (name, len));
+        }
+    }
 }
 
 #[test]
