@@ -146,13 +146,13 @@ fn a_model_is_converted() {
 fn what_is_no_model_is_named() {
     let folder = Folder::new("no-model");
     folder.file("bytes", 100);
-    fs::write(folder.path("pickled.pt"), b"PK\x03\x04....").unwrap();
+    fs::write(folder.path("pickled.pt"), b"\x80\x02}q\x00 and so").unwrap();
     for (model, words) in [
         ("bytes", ["bytes: no model file", ""]),
         (
             "pickled.pt",
             [
-                "pickled.pt: a ZIP archive or a pickled file",
+                "pickled.pt: it is a PyTorch checkpoint",
                 "safetensors.torch.save_file",
             ],
         ),

@@ -1,5 +1,6 @@
 //! What a model file says of its tensors.
 
+pub(crate) mod foreign;
 mod gguf;
 mod safetensors;
 
@@ -78,15 +79,23 @@ pub enum HeaderError {
     /// The file did not give its bytes.
     #[error("cannot read the header: {0}")]
     Read(io::Error),
-    /// A file of another kind.
+    /// A file of no kind that is known.
     #[error("no model file: {reason}")]
     NoModel {
         /// What shows it.
         reason: String,
     },
+    /// A file of a known kind that is none of a model, in the place of one: a pointer of Git LFS, a page of a server, an archive.
+    #[error("it is {kind}, and no model: {remedy}")]
+    Foreign {
+        /// What it is.
+        kind: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// A file of Python's pickle, which executes code when it is read.
     #[error(
-        "a ZIP archive or a pickled file, as torch.save writes: it may run any code when it is read, so it is not read; take \
+        "it is a PyTorch checkpoint, a pickled file as torch.save writes: it may run any code when it is read, so it is not read; take \
          the model's safetensors, or convert it with safetensors.torch.save_file(torch.load(FILE, weights_only=True), \"model.safetensors\")"
     )]
     Pickled,
@@ -223,31 +232,35 @@ impl Header {
         mut reader: impl Read,
         len_bytes: u64,
     ) -> Result<Header, HeaderError> {
-        let mut first = [0; 8];
-        let many = len_bytes.min(8) as usize;
-        let read = reader.read_exact(&mut first[..many]);
-        read.map_err(HeaderError::Read)?;
-        match first {
-            [b'G', b'G', b'U', b'F', version @ ..] if many == 8 => {
-                gguf::read(&mut reader, len_bytes, u32::from_le_bytes(version))
+        let mut begin = vec![0; len_bytes.min(foreign::BEGIN_BYTES) as usize];
+        reader.read_exact(&mut begin).map_err(HeaderError::Read)?;
+        let foreign = || foreign::of(&begin);
+        let Some((first, rest)) = begin.split_first_chunk::<8>() else {
+            if begin.starts_with(b"GGUF") {
+                let what = "the version".into();
+                return Err(HeaderError::Truncated {
+                    what,
+                    end: 8,
+                    len_bytes,
+                });
             }
-            // A ZIP archive, as `torch.save` writes.
-            [b'P', b'K', 3, 4, ..] => Err(HeaderError::Pickled),
-            _ if many < 8 => Err(HeaderError::NoModel {
+            return Err(foreign().unwrap_or_else(|| HeaderError::NoModel {
                 reason: format!("it has {len_bytes} bytes"),
-            }),
-            _ => {
-                let header = safetensors::read(&mut reader, len_bytes, u64::from_le_bytes(first));
-                match (header, first) {
-                    // The protocols 2 to 5 of pickle, as `torch.save` wrote before. Lengths of headers begin so, too.
-                    (
-                        Err(HeaderError::NoModel { .. } | HeaderError::Truncated { .. }),
-                        [0x80, 2..=5, ..],
-                    ) => Err(HeaderError::Pickled),
-                    (header, _) => header,
-                }
-            }
+            }));
+        };
+        let mut reader = rest.chain(reader);
+        if let [b'G', b'G', b'U', b'F', version @ ..] = *first {
+            return gguf::read(&mut reader, len_bytes, u32::from_le_bytes(version));
         }
+        let header = safetensors::read(&mut reader, len_bytes, u64::from_le_bytes(*first));
+        header.map_err(|error| match error {
+            HeaderError::NoModel { .. } => foreign().unwrap_or(error),
+            // The length of a header can look like the beginning of another file; the header itself does not.
+            HeaderError::Truncated { .. } if rest.first() != Some(&b'{') => {
+                foreign().unwrap_or(error)
+            }
+            error => error,
+        })
     }
 }
 

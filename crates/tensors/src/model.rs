@@ -140,7 +140,7 @@ impl Source {
 /// Where the files of a model lie.
 pub(crate) trait Files {
     /// Reads a whole file of at most so many bytes.
-    fn read(&self, path: &Path, most_bytes: u64) -> io::Result<Vec<u8>>;
+    fn read(&self, path: &Path, most_bytes: u64) -> Result<Vec<u8>, ModelError>;
 
     /// Returns false of a file that is known to be missing.
     fn exists(&self, path: &Path) -> bool;
@@ -153,19 +153,35 @@ pub(crate) trait Files {
 struct Disk;
 
 impl Files for Disk {
-    fn read(&self, path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
-        read_regular(path, most_bytes)
+    fn read(&self, path: &Path, most_bytes: u64) -> Result<Vec<u8>, ModelError> {
+        let read = read_regular(path, most_bytes).map_err(|source| ModelError::Read {
+            path: path.to_owned(),
+            source,
+        });
+        read.map_err(|error| dangling(path).unwrap_or(error))
     }
 
+    /// Says that a link exists: opening it tells where it leads.
     fn exists(&self, path: &Path) -> bool {
-        !matches!(path.try_exists(), Ok(false))
+        !matches!(path.try_exists(), Ok(false)) || path.is_symlink()
     }
 
     fn open(&self, path: &Path) -> Result<(Source, Header), ModelError> {
-        let file = HostFile::open(path).map_err(OpenError::from)?;
+        let file = HostFile::open(path).map_err(OpenError::from);
+        let file = file.map_err(|error| dangling(path).unwrap_or(error.into()))?;
         let header = read(&file)?;
         Ok((Source::Disk(file), header))
     }
+}
+
+/// Returns the link of a path that leads nowhere, if there is one.
+fn dangling(path: &Path) -> Option<ModelError> {
+    let is_dangling = |of: &&Path| of.is_symlink() && matches!(of.try_exists(), Ok(false));
+    let link = path.ancestors().find(is_dangling)?;
+    Some(ModelError::Dangling {
+        path: link.to_owned(),
+        target: link.read_link().ok()?,
+    })
 }
 
 /// Why a path is no model.
@@ -175,6 +191,17 @@ pub enum ModelError {
     /// A file that was not opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// A link to a file or a folder that is not there.
+    #[error(
+        "{path} is a link to {target}, which is not there: where it is of a hub's cache, its download was cut short or cleaned \
+         up; download the model again", path = path.display(), target = target.display()
+    )]
+    Dangling {
+        /// The link.
+        path: PathBuf,
+        /// Where it leads.
+        target: PathBuf,
+    },
     /// A folder or an index that was not read.
     #[error("{path}: {}", SystemError(source), path = path.display())]
     Read {

@@ -18,7 +18,8 @@ pub(super) fn open(folder: &Path) -> Result<Model, ModelError> {
     }
     for name in [INDEX, SINGLE] {
         let path = folder.join(name);
-        if path.exists() {
+        // A link that leads nowhere is told of.
+        if path.exists() || path.is_symlink() {
             return match name {
                 INDEX => index::open(&Disk, &path),
                 _ => Model::of_files(&Disk, &[path])?.indexed(),

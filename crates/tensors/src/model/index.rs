@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::Deserialize;
 
 use super::{Files, Model, ModelError};
-use crate::header::unique;
+use crate::header::{foreign, unique};
 use crate::pairs::Pairs;
 
 /// A list of a million tensors has half of that.
@@ -14,17 +14,22 @@ const MOST_BYTES: u64 = 200_000_000;
 
 /// Opens the model that the list describes. Tensors that it does not name are no part of the model.
 pub(super) fn open(files: &dyn Files, path: &Path) -> Result<Model, ModelError> {
-    let bytes = files
-        .read(path, MOST_BYTES)
-        .map_err(|source| ModelError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
+    let bytes = files.read(path, MOST_BYTES)?;
     let wrong = |reason: String| ModelError::Index {
         path: path.to_owned(),
         reason,
     };
-    let index: Index = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+    let index = serde_json::from_slice(&bytes);
+    let index: Index = index.map_err(|error| match bytes.first() {
+        Some(b'{' | b'[') => wrong(error.to_string()),
+        _ => match foreign::of(&bytes) {
+            Some(source) => ModelError::Header {
+                path: path.to_owned(),
+                source,
+            },
+            None => wrong(error.to_string()),
+        },
+    })?;
     let mut shard_of = BTreeMap::new();
     for (tensor, shard) in index.weight_map.0 {
         if shard_of.contains_key(&tensor) {

@@ -55,16 +55,22 @@ impl InStore<'_> {
 }
 
 impl Files for InStore<'_> {
-    fn read(&self, path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
-        let mut reader = self.reader(path)?;
-        let len = reader.object.len_bytes();
-        if len > most_bytes {
-            let message = format!("it has {len} bytes, and at most {most_bytes} are read");
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
-        }
-        let mut bytes = Vec::new();
-        reader.read_to_end(&mut bytes)?;
-        Ok(bytes)
+    fn read(&self, path: &Path, most_bytes: u64) -> Result<Vec<u8>, ModelError> {
+        let read = || {
+            let mut reader = self.reader(path)?;
+            let len = reader.object.len_bytes();
+            if len > most_bytes {
+                let message = format!("it has {len} bytes, and at most {most_bytes} are read");
+                return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+            }
+            let mut bytes = Vec::new();
+            reader.read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        read().map_err(|source| ModelError::Read {
+            path: path.to_owned(),
+            source,
+        })
     }
 
     /// Says that it exists: opening it tells.

@@ -192,7 +192,10 @@ fn each_lie_of_a_header_is_named() {
             b"GGUF\0\0\0\x03".to_vec(),
             "GGUF of version 3, big-endian; versions 2 and 3 are read, little-endian",
         ),
-        (b"GGUF".to_vec(), "no model file: it has 4 bytes"),
+        (
+            b"GGUF".to_vec(),
+            "the version ends at byte 8, and the file has 4; it was cut short, or is damaged",
+        ),
     ] {
         assert_eq!(refusal(&file), told);
     }

@@ -254,23 +254,80 @@ fn a_snapshot_of_a_hub_is_followed_to_its_files_and_a_pipe_is_refused_at_once() 
     );
 }
 
+/// As a hub's cache has them when a download was cut short.
+#[cfg(unix)]
+#[test]
+fn a_link_that_leads_nowhere_is_named() {
+    use std::os::unix::fs::symlink;
+    let one = "m-00001-of-00001.safetensors";
+    let told = |link: &str| {
+        format!(
+            "DIR/{link} is a link to ../../blobs/0, which is not there: where it is of a hub's cache, its download was cut short \
+             or cleaned up; download the model again"
+        )
+    };
+    for name in ["model.safetensors", INDEX, "m.gguf", one] {
+        let folder = Folder::of(&[]);
+        symlink("../../blobs/0", folder.path(name)).unwrap();
+        assert_eq!(refusal(&folder.path(name)), told(name));
+        assert_eq!(
+            refusal(&folder.path("")).replace("DIR//", "DIR/"),
+            told(name)
+        );
+        let error = Model::open(folder.path(name)).unwrap_err();
+        assert_eq!(
+            error.class(),
+            transload_tensors::transload::ErrorClass::Caller
+        );
+    }
+    // A shard of a list, and a folder.
+    let list = index(&format!(r#""a":"{one}""#));
+    let folder = Folder::of(&[(INDEX, list.as_bytes())]);
+    symlink("../../blobs/0", folder.path(one)).unwrap();
+    assert_eq!(refusal(&folder.path(INDEX)), told(one));
+    symlink("../../blobs/0", folder.path("snapshot")).unwrap();
+    let path = folder.path("snapshot/model.safetensors");
+    assert!(
+        Model::open(path)
+            .unwrap_err()
+            .to_string()
+            .contains("/snapshot is a link to ../")
+    );
+}
+
 #[test]
 fn what_is_no_model_is_the_callers_mistake_and_named() {
     let folder = Folder::of(&[
         ("empty", b""),
         ("text", b"Once upon a time"),
+        ("bytes", &[0xFF; 20]),
         ("x.json", b"[]"),
+        (
+            "lfs.json",
+            b"version https://git-lfs.github.com/spec/v1\nsize x\n",
+        ),
     ]);
     assert_eq!(
         refusal(&folder.path("empty")),
-        "DIR/empty: no model file: it has 0 bytes"
+        "DIR/empty: it is an empty file, and no model: download the model again"
+    );
+    assert_eq!(
+        refusal(&folder.path("lfs.json")),
+        "DIR/lfs.json: it is a pointer of Git LFS, and no model: run git lfs pull in its repository, or download the model itself"
     );
     assert!(
-        refusal(&folder.path("text"))
-            .starts_with("DIR/text: no model file: it does not begin as GGUF")
+        refusal(&folder.path("bytes"))
+            .starts_with("DIR/bytes: no model file: it does not begin as GGUF")
     );
     assert!(refusal(&folder.path("x.json")).starts_with("DIR/x.json: no list of shards: "));
-    for name in ["empty", "text", "x.json", "missing", "missing.json"] {
+    for name in [
+        "empty",
+        "text",
+        "bytes",
+        "x.json",
+        "missing",
+        "missing.json",
+    ] {
         let error = Model::open(folder.path(name)).unwrap_err();
         assert_eq!(
             error.class(),

@@ -197,7 +197,7 @@ fn a_header_beyond_the_file_or_the_limit_is_not_read() {
         "the header ends at byte 61, and the file has 40; it was cut short, or is damaged"
     );
     // Nothing is allocated for a header that the file cannot have, and nothing read of one that is too long.
-    let claims = u64::MAX.to_le_bytes();
+    let claims = [0xFF; 512];
     let error = Header::read(&claims[..], u64::MAX).unwrap_err();
     assert!(
         error
@@ -205,7 +205,7 @@ fn a_header_beyond_the_file_or_the_limit_is_not_read() {
             .ends_with("and a header has at most 100000000"),
         "{error}"
     );
-    for few in 0..8 {
+    for few in 1..8 {
         let error = Header::read(&claims[..few], few as u64).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -237,7 +237,8 @@ fn a_tensor_of_an_unknown_type_is_listed_with_its_place() {
 
 #[test]
 fn pickled_files_are_refused_with_advice() {
-    for bytes in [&b"PK\x03\x04 and more"[..], b"\x80\x02}q\x00 and so"] {
+    let zip = zip("archive/data.pkl");
+    for bytes in [&zip[..], &b"\x80\x02}q\x00 and so"[..]] {
         let error = read(bytes).unwrap_err();
         assert!(matches!(error, HeaderError::Pickled));
         assert!(
@@ -245,6 +246,97 @@ fn pickled_files_are_refused_with_advice() {
             "{error}"
         );
     }
+}
+
+/// Returns the beginning of a ZIP archive whose first file has that name.
+fn zip(name: &str) -> Vec<u8> {
+    let mut bytes = b"PK\x03\x04".to_vec();
+    bytes.resize(26, 0);
+    bytes.extend((name.len() as u16).to_le_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend(name.as_bytes());
+    bytes.resize(1000, 7);
+    bytes
+}
+
+/// What lies in the place of a model is named as what it is, with what to do.
+#[test]
+fn other_files_are_named() {
+    let mut tar = vec![b'x'; 600];
+    tar[257..262].copy_from_slice(b"ustar");
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 134\n";
+    let page = "\u{FEFF} <!DOCTYPE HTML>\n<html><title>Just a moment...</title>";
+    let error = r#"{"error":"Access to model x is restricted."}"#;
+    let xml = "<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code></Error>";
+    let npz = zip("weight.npy");
+    let other = zip("model/model.safetensors");
+    let files: [(&[u8], &str, &str); 23] = [
+        (b"", "an empty file", "download"),
+        (&[0; 5000], "begins with zeros", "download"),
+        (
+            pointer.as_bytes(),
+            "a pointer of Git LFS to a file of 134 bytes",
+            "git lfs pull",
+        ),
+        (
+            b"/annex/objects/SHA256E-s1--00.safetensors\n",
+            "git-annex",
+            "git annex get",
+        ),
+        (page.as_bytes(), "a page of HTML", "/resolve/"),
+        (
+            error.as_bytes(),
+            "a JSON document that begins with \"{\\\"error",
+            "token",
+        ),
+        (
+            xml.as_bytes(),
+            "an XML document that begins with \"<?xml",
+            "token",
+        ),
+        (
+            b"Entry not found",
+            "a text that begins with \"Entry not found\"",
+            "download",
+        ),
+        (b"404", "a text that begins with \"404\"", "download"),
+        (&npz, "arrays of NumPy", "numpy.load"),
+        (&other, "a ZIP archive", "unpack"),
+        (
+            b"\x1f\x8b\x08\0\0\0\0\0\0\x03 and more",
+            "a gzip file",
+            "unpack",
+        ),
+        (b"\x28\xb5\x2f\xfd and more", "a zstd file", "unpack"),
+        (b"\xfd7zXZ\0 and more", "an xz file", "unpack"),
+        (b"BZh91AY&SY", "a bzip2 file", "unpack"),
+        (b"\x04\x22\x4d\x18 and more", "an LZ4 file", "unpack"),
+        (b"7z\xbc\xaf\x27\x1c\0\x04", "a 7-Zip archive", "unpack"),
+        (b"Rar!\x1a\x07\x01\0", "a RAR archive", "unpack"),
+        (&tar, "a tar archive", "unpack"),
+        (b"\x89HDF\r\n\x1a\n\0\0", "an HDF5 file", "convert"),
+        (b"\x93NUMPY\x01\0v\0", "an array of NumPy", "numpy.load"),
+        (b"tjgg\x03\0\0\0", "GGML from before GGUF", "GGUF"),
+        (
+            b"\0\x05\x16\x07\0\x02\0\0Mac OS X",
+            "an AppleDouble file",
+            "._",
+        ),
+    ];
+    for (bytes, kind, remedy) in files {
+        let error = read(bytes).unwrap_err();
+        assert!(matches!(error, HeaderError::Foreign { .. }), "{error}");
+        let text = error.to_string();
+        let (is, does) = text.split_once(", and no model: ").unwrap();
+        assert!(is.contains(kind) && does.contains(remedy), "{text}");
+    }
+    // The length of a header that is cut short may be the beginning of another file.
+    let cut = [&0x0008_8B1F_u64.to_le_bytes()[..4], b"\0\0\0\0{\"a\":"].concat();
+    assert!(matches!(read(&cut), Err(HeaderError::Truncated { .. })));
+    assert!(matches!(
+        read(&[0xFF; 600]),
+        Err(HeaderError::NoModel { .. })
+    ));
 }
 
 /// A reader that ends early, as a file that is cut meanwhile.
