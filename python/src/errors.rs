@@ -162,6 +162,8 @@ impl Raised for ModelError {
             | ModelError::NoModel { path, .. }
             | ModelError::Index { path, .. }
             | ModelError::Missing { path, .. }
+            | ModelError::Dangling { path, .. }
+            | ModelError::Part { path, .. }
             | ModelError::NotThere { path, .. } => fields.set_item("path", path),
             _ => Ok(()),
         }

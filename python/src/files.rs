@@ -167,7 +167,7 @@ fn finish(py: Python<'_>, saving: Saving) -> Result<Vec<PathBuf>, (PyErr, bool)>
 /// Parameters
 /// ----------
 /// path : str, bytes or path-like
-///     A file of safetensors or GGUF, a list of shards, or a folder with one model.
+///     A file of safetensors or GGUF, any part of a model in parts, a list of shards, or a folder with one model.
 ///
 /// Returns
 /// -------

@@ -107,11 +107,19 @@ impl Wanted {
         self.places.len() > 1 && (self.broadcast || !self.split.is_empty())
     }
 
-    fn start(&self, py: Python<'_>, path: &PathBuf) -> PyResult<Loading> {
+    /// Starts to load a model. Its other parts are taken from those that are `left`.
+    fn start(
+        &self,
+        py: Python<'_>,
+        path: &PathBuf,
+        left: &mut Vec<PathBuf>,
+    ) -> PyResult<Loading> {
         let loader = loader(py)?;
         let model = py
             .detach(|| Model::open(path))
             .map_err(|error| errors::raise(py, &error))?;
+        let is_of_it = |other: &PathBuf| model.files().iter().any(|file| file.path() == other);
+        left.retain(|other| other == path || !is_of_it(other));
         let loading = py.detach(|| {
             let mut load = loader.load(&model);
             if let Some(only) = &self.only {
@@ -190,7 +198,7 @@ impl Running {
                 let Some(path) = self.left.pop() else {
                     return Ok(None);
                 };
-                self.now = Some(self.wanted.start(py, &path)?);
+                self.now = Some(self.wanted.start(py, &path, &mut self.left)?);
                 continue;
             };
             match py.detach(|| loading.next_timeout(wait::LOOK)) {
@@ -307,7 +315,7 @@ pub(crate) fn stream(
     // What is wrong with the first file or the request is said here.
     let now = left
         .pop()
-        .map(|first| wanted.start(py, &first))
+        .map(|first| wanted.start(py, &first, &mut left))
         .transpose()?;
     Ok(Stream {
         running: Mutex::new(Running { now, wanted, left }),
@@ -320,7 +328,8 @@ pub(crate) fn stream(
 /// Parameters
 /// ----------
 /// path : str, bytes or path-like, or an iterable of these
-///     A file of safetensors or GGUF, a list of shards (`*.index.json`), or a folder with one model.
+///     A file of safetensors or GGUF, a list of shards (`*.index.json`), or a folder with one model. A part
+///     (`NAME-00001-of-00003.safetensors` or `.gguf`) stands for all parts of its model, also where others are named beside it.
 /// device : str, Device or a sequence of these, optional
 ///     The places. Unless given, `"cpu:0"`. Several places get whole tensors in shares like their free memory, unless `split` or
 ///     `broadcast` says otherwise.
@@ -393,9 +402,11 @@ pub(crate) fn load<'py>(
         )));
     }
     let tensors = PyDict::new(py);
-    for path in paths(path)? {
+    let mut left = paths(path)?;
+    left.reverse();
+    while let Some(path) = left.pop() {
         let mut running = Running {
-            now: Some(wanted.start(py, &path)?),
+            now: Some(wanted.start(py, &path, &mut left)?),
             wanted: wanted.clone(),
             left: Vec::new(),
         };

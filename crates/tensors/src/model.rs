@@ -243,14 +243,23 @@ pub enum ModelError {
         names: Vec<String>,
     },
     /// A model of several files, of which some are not there.
-    #[error("{path} lacks {} of its {files} files: {}", names.len(), few(names), path = path.display())]
+    #[error("{path} lacks {} of its {files} files: {}; put them beside it", names.len(), few(names), path = path.display())]
     Missing {
-        /// The list of the files, or the first one.
+        /// The list of the files, or the part that was named.
         path: PathBuf,
         /// How many there are to be.
         files: usize,
         /// The names of the missing ones.
         names: Vec<String>,
+    },
+    /// A part of a GGUF model that is another one than its name or the other parts say: it was renamed, or the parts are of
+    /// several models.
+    #[error("{path}: {reason}", path = path.display())]
+    Part {
+        /// The part.
+        path: PathBuf,
+        /// What is not right.
+        reason: String,
     },
     /// A tensor that two files have.
     #[error("tensor {name:?} is in {first} and in {second}", first = first.display(), second = second.display())]
@@ -314,18 +323,22 @@ impl ModelError {
 impl Model {
     /// Opens the model at `path` and reads its headers. Blocks on the disk. The path is
     ///
-    /// - a file in safetensors or GGUF; of a GGUF model in parts, `NAME-00001-of-00003.gguf`, any part;
+    /// - a file in safetensors or GGUF;
+    /// - any part of a model in several, `NAME-00001-of-00003.gguf` or `.safetensors`: the model of all its parts, or of the
+    ///   list of shards `NAME.safetensors.index.json` that names the part. A part under another name is a model by itself,
+    ///   unless the header of a GGUF file says that it is a part;
     /// - a list of shards, `model.safetensors.index.json`;
     /// - a folder, such as a snapshot of a hub: with a list of shards the model of that list, with `model.safetensors` that
-    ///   file, else the only other model in it, in one file or in numbered parts. Symbolic links are followed;
+    ///   file, else the only other model in it, in one file or in numbered parts. Symbolic links are followed, and hidden files
+    ///   are passed over;
     /// - a hub's folder of a model, with `snapshots` and `refs/main`: the snapshot that is named there.
     ///
-    /// A shard that is named by itself is a model by itself. Tensors that a list of shards does not name are no part of the
-    /// model.
+    /// Tensors that a list of shards does not name are no part of the model. Tensors of a type that is not known are listed, and
+    /// a load that does not leave them out fails ([`DType::Unknown`](crate::DType::Unknown)).
     ///
     /// # Errors
     /// When there is no model, when one of its files is missing, cannot be read, was cut short, or says something of itself
-    /// that is not so, and when two files have a tensor of one name.
+    /// that is not so, when a GGUF file is another part than its name says, and when two files have a tensor of one name.
     pub fn open(path: impl AsRef<Path>) -> Result<Model, ModelError> {
         let path = path.as_ref();
         if path.is_dir() {
@@ -339,13 +352,10 @@ impl Model {
         if path.extension().is_some_and(|ending| ending == "json") {
             return index::open(files, path);
         }
-        let is_gguf = path.extension().is_some_and(|ending| ending == "gguf");
-        let parts = if is_gguf {
-            split::parts(files, path)?
-        } else {
-            None
-        };
-        Model::of_files(files, &parts.unwrap_or_else(|| vec![path.to_owned()]))?.indexed()
+        match split::open(files, path)? {
+            Some(model) => Ok(model),
+            None => Model::of_files(files, &[path.to_owned()])?.indexed(),
+        }
     }
 
     /// Opens files that together are a model. Its tensors are not found by name yet.
@@ -353,8 +363,10 @@ impl Model {
         let mut files = Vec::with_capacity(paths.len());
         let mut tensors = Vec::new();
         let mut metadata = BTreeMap::new();
+        let mut said = Vec::new();
         for path in paths {
             let (source, mut header) = from.open(path)?;
+            said.push(split::Said::of(&header));
             let number = files.len();
             files.push(ModelFile {
                 source,
@@ -371,6 +383,7 @@ impl Model {
                 false => tensors.append(&mut header.tensors),
             }
         }
+        split::check(paths, &said)?;
         Ok(Model {
             files,
             tensors: Arc::new(tensors),

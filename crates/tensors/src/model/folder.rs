@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::split::{Part, part_of};
+use super::split::part_of;
 use super::{Disk, Model, ModelError, index};
 
 /// The list of shards and the only shard, as the hub and `transformers` name them.
@@ -38,17 +38,14 @@ pub(super) fn open(folder: &Path) -> Result<Model, ModelError> {
         files.extend(ending(".gguf"));
     }
     // Of a model in parts, one stands for all of them.
-    let mut models: BTreeMap<&str, &String> = BTreeMap::new();
+    let mut models: BTreeMap<_, &String> = BTreeMap::new();
     for name in files {
-        let model = part_of(name).map_or(name.as_str(), |part: Part<'_>| part.stem);
-        models.entry(model).or_insert(name);
+        let part = part_of(name).map(|part| (part.stem, part.count, part.ending));
+        models.entry(part.unwrap_or((name, 1, ""))).or_insert(name);
     }
     let first: Vec<&String> = models.into_values().collect();
     match first[..] {
-        [only] => match super::split::parts(&Disk, &folder.join(only))? {
-            Some(parts) => Model::of_files(&Disk, &parts)?.indexed(),
-            None => Model::open(folder.join(only)),
-        },
+        [only] => Model::open_file(&Disk, &folder.join(only)),
         [] => Err(ModelError::NoModel {
             path: folder.to_owned(),
             is_pickled: { ["bin", "pt", "pth", "ckpt"].iter() }
@@ -64,7 +61,8 @@ pub(super) fn open(folder: &Path) -> Result<Model, ModelError> {
 /// Returns the snapshot of a hub's folder: the one that `refs/main` names, else the only one.
 fn snapshot(folder: &Path) -> Option<PathBuf> {
     let snapshots = folder.join("snapshots");
-    let mut all = snapshots.read_dir().ok()?.filter_map(Result::ok);
+    let all = snapshots.read_dir().ok()?.filter_map(Result::ok);
+    let mut all = all.filter(|entry| !is_hidden(&entry.file_name().to_string_lossy()));
     let first = all.next()?.path();
     let is_only = all.next().is_none();
     let main = fs::read_to_string(folder.join("refs/main")).ok();
@@ -78,7 +76,13 @@ fn snapshot(folder: &Path) -> Option<PathBuf> {
     named.is_dir().then_some(named)
 }
 
-/// Returns the names in the folder, in order.
+/// Whether a name is one of what another program keeps for itself: `._model.safetensors` has the attributes of a file of macOS,
+/// `.model.safetensors` is a download under way.
+fn is_hidden(name: &str) -> bool {
+    name.starts_with('.')
+}
+
+/// Returns the names in the folder that are not hidden, in order.
 fn names(folder: &Path) -> Result<Vec<String>, ModelError> {
     let failed = |source| ModelError::Read {
         path: folder.to_owned(),
@@ -88,7 +92,7 @@ fn names(folder: &Path) -> Result<Vec<String>, ModelError> {
     for entry in folder.read_dir().map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
         // No model has another name.
-        names.extend(name.into_string());
+        names.extend(name.into_string().ok().filter(|name| !is_hidden(name)));
     }
     names.sort_unstable();
     Ok(names)

@@ -19,7 +19,7 @@ const MOST_BYTES: u64 = 8 << 20;
 
 impl Model {
     /// Opens the model at `path` in a store and reads its headers, by requests for ranges. Blocks on the network. The path is
-    /// a file in safetensors or GGUF, any part of a GGUF model in parts, or a list of shards, as in [`Model::open`]; its
+    /// a file in safetensors or GGUF, any part of a model in parts, or a list of shards, as in [`Model::open`]; its
     /// parts are separated by `/`, and the other files of the model lie beside it.
     ///
     /// A load needs a manager with this backend, or another [`Remote`].

@@ -63,7 +63,7 @@ fn a_list_of_shards_and_its_folder_are_one_model() {
         assert_eq!(model.files()[c.file].path(), folder.path("2.safetensors"));
         assert_eq!(model.tensor("unlisted"), None);
     }
-    // A shard is a model, too.
+    // A shard whose name has no number is a model, too.
     let model = Model::open(folder.path("2.safetensors")).unwrap();
     assert_eq!(names(&model), ["c", "unlisted"]);
 }
@@ -134,7 +134,9 @@ fn a_list_that_lies_is_refused() {
     ]);
     assert_eq!(
         refusal(&folder.path(INDEX)),
-        format!("DIR/{INDEX} lacks 2 of its 3 files: \"2.safetensors\", \"3.safetensors\"")
+        format!(
+            "DIR/{INDEX} lacks 2 of its 3 files: \"2.safetensors\", \"3.safetensors\"; put them beside it"
+        )
     );
 }
 
@@ -166,29 +168,180 @@ fn any_part_of_a_gguf_model_stands_for_all_of_them() {
     std::fs::remove_file(folder.path(&names_of(2))).unwrap();
     assert_eq!(
         refusal(&folder.path(&names_of(3))),
-        "DIR/m-00003-of-00003.gguf lacks 1 of its 3 files: \"m-00002-of-00003.gguf\""
+        "DIR/m-00003-of-00003.gguf lacks 1 of its 3 files: \"m-00002-of-00003.gguf\"; put them beside it"
     );
 }
 
 #[test]
-fn numbered_shards_without_a_list_are_one_model_in_their_folder() {
-    let folder = Folder::of(&[
-        ("m-00001-of-00002.safetensors", &shard(&["a"])),
-        ("m-00002-of-00002.safetensors", &shard(&["b"])),
-    ]);
-    assert_eq!(names(&Model::open(folder.path("")).unwrap()), ["a", "b"]);
-    // By itself it is a model by itself.
-    let path = folder.path("m-00002-of-00002.safetensors");
-    assert_eq!(names(&Model::open(&path).unwrap()), ["b"]);
-    std::fs::remove_file(folder.path("m-00001-of-00002.safetensors")).unwrap();
-    assert_eq!(
-        refusal(&folder.path("")),
-        "DIR/m-00002-of-00002.safetensors lacks 1 of its 2 files: \"m-00001-of-00002.safetensors\""
+fn any_numbered_shard_stands_for_its_model() {
+    let (one, two) = (
+        "m-00001-of-00002.safetensors",
+        "m-00002-of-00002.safetensors",
     );
+    let folder = Folder::of(&[(one, &shard(&["a", "unlisted"])), (two, &shard(&["b"]))]);
+    for path in [folder.path(""), folder.path(one), folder.path(two)] {
+        assert_eq!(names(&Model::open(path).unwrap()), ["a", "unlisted", "b"]);
+    }
+    // The list says what belongs to the model, if it is of this one.
+    let list = folder.path("m.safetensors.index.json");
+    std::fs::write(&list, index(&format!(r#""a":"{one}","b":"{two}""#))).unwrap();
+    for path in [folder.path(""), folder.path(one), folder.path(two)] {
+        assert_eq!(names(&Model::open(path).unwrap()), ["a", "b"]);
+    }
+    std::fs::write(folder.path("x"), shard(&["x"])).unwrap();
+    std::fs::write(&list, index(r#""x":"x""#)).unwrap();
+    assert_eq!(
+        names(&Model::open(folder.path(two)).unwrap()),
+        ["a", "unlisted", "b"]
+    );
+    std::fs::write(&list, index(&format!(r#""a":"{one}","b":"{two}""#))).unwrap();
+    std::fs::remove_file(folder.path(one)).unwrap();
+    let lacks = format!("lacks 1 of its 2 files: {one:?}; put them beside it");
+    assert_eq!(
+        refusal(&folder.path(two)),
+        format!("DIR/m.safetensors.index.json {lacks}")
+    );
+    std::fs::remove_file(list).unwrap();
+    for path in [folder.path(two), folder.path("")] {
+        std::fs::remove_file(folder.path("x")).ok();
+        assert_eq!(refusal(&path), format!("DIR/{two} {lacks}"));
+    }
     let many = Folder::of(&[("m-00001-of-99999.gguf", &part("x"))]);
-    assert!(
-        refusal(&many.path(""))
-            .ends_with("\"m-00005-of-99999.gguf\", \"m-00006-of-99999.gguf\" and 99993 more")
+    assert!(refusal(&many.path("")).ends_with(
+        "\"m-00005-of-99999.gguf\", \"m-00006-of-99999.gguf\" and 99993 more; put them beside it"
+    ));
+}
+
+#[test]
+fn numbers_of_any_width_are_read() {
+    let of_twelve: Vec<(String, Vec<u8>)> = (1..=12)
+        .map(|number| (format!("m-{number}-of-12.gguf"), part(&number.to_string())))
+        .collect();
+    let files: Vec<(&str, &[u8])> = { of_twelve.iter() }
+        .map(|(name, bytes)| (name.as_str(), &bytes[..]))
+        .collect();
+    let folder = Folder::of(&files);
+    for path in ["", "m-2-of-12.gguf", "m-12-of-12.gguf"] {
+        assert_eq!(Model::open(folder.path(path)).unwrap().files().len(), 12);
+    }
+    let two = Folder::of(&[
+        ("m-01-of-02.gguf", &part("x")),
+        ("m-02-of-02.gguf", &part("y")),
+    ]);
+    for path in ["", "m-02-of-02.gguf"] {
+        assert_eq!(names(&Model::open(two.path(path)).unwrap()), ["x", "y"]);
+    }
+    // Two models of one name.
+    std::fs::write(two.path("m-00001-of-00003.gguf"), part("z")).unwrap();
+    assert_eq!(
+        refusal(&two.path("")),
+        "DIR/ has several models: \"m-01-of-02.gguf\", \"m-00001-of-00003.gguf\"; name one of them"
+    );
+    assert_eq!(
+        names(&Model::open(two.path("m-01-of-02.gguf")).unwrap()),
+        ["x", "y"]
+    );
+}
+
+/// A part whose header says which one it is.
+fn split(number: u16, count: u16, all: i32, tensor: &str) -> Vec<u8> {
+    let file = Gguf::default()
+        .with("split.no", 2, &number.to_le_bytes())
+        .with("split.count", 2, &count.to_le_bytes())
+        .with("split.tensors.count", 5, &all.to_le_bytes());
+    file.tensor(tensor, &[2], 24, 0).file(32, 2)
+}
+
+#[test]
+fn a_part_that_is_another_one_than_its_name_or_its_header_says_is_named() {
+    const NAMES: [&str; 2] = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"];
+    let whole = [split(0, 2, 2, "a"), split(1, 2, 2, "b")];
+    let of = |files: &[Vec<u8>; 2]| Folder::of(&[(NAMES[0], &files[0]), (NAMES[1], &files[1])]);
+    let folder = of(&whole);
+    assert_eq!(names(&Model::open(folder.path("")).unwrap()), ["a", "b"]);
+    // What `gguf-split --merge` leaves, and a model in one part.
+    for (name, count) in [
+        ("merged.gguf", 0),
+        ("m.gguf", 1),
+        ("m-00001-of-00001.gguf", 1),
+    ] {
+        let folder = Folder::of(&[(name, &split(0, count, 7, "a"))]);
+        assert_eq!(names(&Model::open(folder.path(name)).unwrap()), ["a"]);
+    }
+    let [a, b] = whole;
+    for (files, told) in [
+        (
+            [b.clone(), a.clone()],
+            "DIR/m-00001-of-00002.gguf: its header says that it is part 2, and its name that it is part 1: give each part the \
+             number of its header",
+        ),
+        (
+            [a.clone(), a.clone()],
+            "DIR/m-00002-of-00002.gguf: its header says that it is part 1, and its name that it is part 2: give each part the \
+             number of its header",
+        ),
+        (
+            [a.clone(), split(1, 3, 2, "b")],
+            "DIR/m-00002-of-00002.gguf: its header says that it is one of 3 parts of a model, and its name that it is one of 2: \
+             it was renamed, or is of another model",
+        ),
+        (
+            [a.clone(), split(1, 2, 3, "b")],
+            "DIR/m-00002-of-00002.gguf: its header says that all parts have 3 tensors, and that of DIR/m-00001-of-00002.gguf \
+             says 2: they are of different models",
+        ),
+        (
+            [split(0, 2, 3, "a"), split(1, 2, 3, "b")],
+            "DIR/m-00001-of-00002.gguf: its header says that all parts have 3 tensors, and they have 2: they are not all of one \
+             model",
+        ),
+        (
+            [part("a"), b.clone()],
+            "DIR/m-00001-of-00002.gguf: its header does not say which part of a model it is, and that of \
+             DIR/m-00002-of-00002.gguf does: it is of another model",
+        ),
+    ] {
+        let folder = of(&files);
+        assert_eq!(refusal(&folder.path(NAMES[1])), told);
+        assert_eq!(refusal(&folder.path("")).replace("DIR//", "DIR/"), told);
+    }
+    // Under another name, as of a download.
+    let folder = Folder::of(&[("blob", &b)]);
+    assert_eq!(
+        refusal(&folder.path("blob")),
+        "DIR/blob: its header says that it is part 2 of 2 of a model, and its name does not: name it as its writer did, \
+         NAME-00001-of-00002.gguf, beside the other parts, or join the parts with llama-gguf-split --merge"
+    );
+}
+
+/// What macOS keeps beside a file, and downloads under way.
+#[test]
+fn hidden_files_are_no_models() {
+    let list = index(r#""a":"x-00001-of-00001.safetensors""#);
+    for (name, bytes) in [
+        ("lora.safetensors", shard(&["a"])),
+        ("m-00001-of-00001.safetensors", shard(&["a"])),
+        ("m-00001-of-00001.gguf", part("a")),
+        ("m.gguf", part("a")),
+        ("x.safetensors.index.json", list.into_bytes()),
+    ] {
+        let side = b"\0\x05\x16\x07\0\x02\0\0Mac OS X";
+        let hidden = [format!("._{name}"), format!(".{name}")];
+        let folder = Folder::of(&[(name, &bytes), (&hidden[0], side), (&hidden[1], side)]);
+        if name.ends_with(".json") {
+            std::fs::write(folder.path("x-00001-of-00001.safetensors"), shard(&["a"])).unwrap();
+        }
+        assert_eq!(
+            names(&Model::open(folder.path("")).unwrap()),
+            ["a"],
+            "{name}"
+        );
+        assert!(refusal(&folder.path(&hidden[0])).starts_with("DIR/._"));
+    }
+    let only = Folder::of(&[("._m.gguf", b""), (".pytorch_model.bin", b"")]);
+    assert_eq!(
+        refusal(&only.path("")),
+        "DIR/ has no model: no *.safetensors and no *.gguf"
     );
 }
 

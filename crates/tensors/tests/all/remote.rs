@@ -118,6 +118,13 @@ fn a_model_of_a_store_arrives_in_any_memory() {
         net.load(&model, place).unwrap();
         net.load(&net.open("m/g.gguf").unwrap(), place).unwrap();
     }
+    // Parts by their numbers, with a list that is not there.
+    for (number, name) in ["one", "two"].into_iter().enumerate() {
+        let path = format!("m/p-0000{}-of-00002.safetensors", number + 1);
+        net.server.put(&path, &shard(name, 5));
+    }
+    let parts = net.open("m/p-00002-of-00002.safetensors").unwrap();
+    assert_eq!((parts.files().len(), parts.tensors().len()), (2, 4));
     let loader = Loader::new(&net.manager);
     let plan = loader.load(&model).plan().unwrap();
     assert_eq!(plan.files().next().unwrap().1, &Reading::Remote);
