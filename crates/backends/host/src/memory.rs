@@ -9,6 +9,7 @@ mod exchange;
 pub mod file;
 pub mod heap;
 pub(crate) mod hint;
+pub(crate) mod holes;
 pub(crate) mod lent;
 #[cfg(unix)]
 mod mapping;

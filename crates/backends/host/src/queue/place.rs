@@ -8,6 +8,7 @@ use transload_hal::{Conversion, ErrorClass, Fault, Span};
 
 use crate::memory::direct::Row;
 use crate::memory::file::{HostFile, read_at};
+use crate::memory::holes::{self, Holes};
 use crate::raw::{self, Store};
 
 /// The first byte of an operand.
@@ -322,8 +323,33 @@ fn read_cached(file: &HostFile, offset: u64, bytes: &mut [u8]) -> Result<(), Fau
     Ok(())
 }
 
-/// Writes all of `bytes` to a file.
+/// Writes `bytes` to a file, but for zeros where the file has a hole.
 fn write(file: &HostFile, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
+    let mut holes = None;
+    let (mut written, mut at) = (0, 0);
+    while at < bytes.len() {
+        // Blocks at multiples of their length in the file, where file systems have theirs.
+        let begin = offset + at as u64;
+        let len = holes::LEAST_BYTES - begin % holes::LEAST_BYTES;
+        let block = &bytes[at..bytes.len().min(at + len as usize)];
+        let end = begin + block.len() as u64;
+        let is_left_out = block.len() as u64 == holes::LEAST_BYTES && holes::is_zero(block) && {
+            holes.get_or_insert_with(|| Holes::of(file))
+        }
+        .as_ref()
+        .is_some_and(|holes| holes.data(begin, end) == end);
+        let before = at;
+        at += block.len();
+        if is_left_out {
+            write_all(file, offset + written as u64, &bytes[written..before])?;
+            written = at;
+        }
+    }
+    write_all(file, offset + written as u64, &bytes[written..])
+}
+
+/// Writes all of `bytes` to a file.
+fn write_all(file: &HostFile, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
     let mut done = 0;
     while done < bytes.len() {
         match write_at(file, &bytes[done..], offset + done as u64) {
@@ -339,13 +365,42 @@ fn write(file: &HostFile, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Copies between two files, or two separate ranges of one: inside the kernel if it can, so that some
-/// file systems share blocks instead of copying them.
+/// Copies between two files, or two separate ranges of one, but for what is a hole in both.
 fn copy_between_files(
     from: (&HostFile, u64),
     to: (&HostFile, u64),
     len_bytes: u64,
 ) -> Result<(), Fault> {
+    let part = |at, end| {
+        let (from, to) = ((from.0, from.1 + at), (to.0, to.1 + at));
+        copy_content(from, to, end - at)
+    };
+    let Some((read, written)) = Holes::of(from.0).zip(Holes::of(to.0)) else {
+        return part(0, len_bytes);
+    };
+    let mut at = 0;
+    while at < len_bytes {
+        let hole = read.data(from.1 + at, from.1 + len_bytes) - from.1;
+        // As far as the destination has a hole there, too.
+        let both = written.data(to.1 + at, to.1 + hole) - to.1;
+        // Where it has bytes, the source's zeros replace them.
+        let end = match both < hole {
+            true => written.next(to.1 + both, to.1 + hole) - to.1,
+            false => read.next(from.1 + both, from.1 + len_bytes) - from.1,
+        };
+        if end == at {
+            // The file changes meanwhile: the system told two things of one byte.
+            return part(at, len_bytes);
+        }
+        part(both, end)?;
+        at = end;
+    }
+    Ok(())
+}
+
+/// Copies between two files, or two separate ranges of one: inside the kernel if it can, so that some
+/// file systems share blocks instead of copying them.
+fn copy_content(from: (&HostFile, u64), to: (&HostFile, u64), len_bytes: u64) -> Result<(), Fault> {
     let done = copy_in_kernel(from, to, len_bytes);
     with_scratch(|scratch| {
         let chunk = scratch.len() as u64;
@@ -481,6 +536,112 @@ mod tests {
         let many: Vec<(u64, u64)> = (0..100).map(|at| (at * small, small)).collect();
         let seen = seen(&many);
         assert!(seen.len() == 4 && seen.iter().all(|of| of.1 <= SCRATCH_BYTES as u64));
+    }
+
+    /// Content at both ends and around the middle, holes between, and a hole at the end.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const SPARSE: [(u64, u64); 3] = [(0, 5000), (3 << 20, (1 << 20) + 7), (9 << 20, 100)];
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const SPARSE_BYTES: u64 = 12 << 20;
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn sparse() -> HostFile {
+        let file = HostFile::temporary(SPARSE_BYTES).unwrap();
+        for (at, len) in SPARSE {
+            let content: Vec<u8> = (0..len).map(|byte| (byte % 251 + 1) as u8).collect();
+            write_all(&file, at, &content).unwrap();
+        }
+        file
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn content(file: &HostFile) -> Vec<u8> {
+        let mut bytes = vec![0; file.span().len as usize];
+        read_cached(file, 0, &mut bytes).unwrap();
+        bytes
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn blocks(file: &HostFile) -> u64 {
+        std::os::unix::fs::MetadataExt::blocks(&file.raw().metadata().unwrap())
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn a_hole_stays_one_in_a_new_file_and_its_zeros_replace_what_was_there() {
+        use std::io::{Seek, SeekFrom};
+        let src = sparse();
+        let wanted = content(&src);
+        let full = vec![7; SPARSE_BYTES as usize];
+        for (offset, len_bytes) in [
+            (0, SPARSE_BYTES),
+            (1 << 20, 9 << 20),
+            (4999, 1),
+            (6 << 20, 1 << 20),
+        ] {
+            let (new, used) = [(); 2]
+                .map(|()| HostFile::temporary(SPARSE_BYTES).unwrap())
+                .into();
+            write_all(&used, 0, &full).unwrap();
+            (&mut &*src.raw()).seek(SeekFrom::Start(17)).unwrap();
+            for dst in [&new, &used] {
+                copy_between_files((&src, offset), (dst, offset), len_bytes).unwrap();
+            }
+            // The position of the program's own opening is where it was.
+            assert_eq!((&mut &*src.raw()).stream_position().unwrap(), 17);
+            let range = offset as usize..(offset + len_bytes) as usize;
+            assert!(content(&new)[range.clone()] == wanted[range.clone()]);
+            let mut replaced = full.clone();
+            replaced[range.clone()].copy_from_slice(&wanted[range]);
+            assert!(content(&used) == replaced);
+            // A file system without holes has no sparse source either.
+            assert!(
+                blocks(&new) <= blocks(&src),
+                "{} {}",
+                blocks(&new),
+                blocks(&src)
+            );
+        }
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn zeros_of_memory_leave_a_hole_and_replace_content() {
+        let (src, new) = (sparse(), HostFile::temporary(SPARSE_BYTES).unwrap());
+        let wanted = content(&src);
+        // In pieces that begin anywhere.
+        for at in (0..wanted.len()).step_by(1_000_003) {
+            write(
+                &new,
+                at as u64,
+                &wanted[at..wanted.len().min(at + 1_000_003)],
+            )
+            .unwrap();
+        }
+        assert!(content(&new) == wanted);
+        let more = 2 * holes::LEAST_BYTES * (1 + SPARSE.len() as u64 + 12) / 512;
+        assert!(
+            blocks(&new) <= blocks(&src) + more,
+            "{} {}",
+            blocks(&new),
+            blocks(&src)
+        );
+        write(&new, 0, &vec![0; SPARSE_BYTES as usize]).unwrap();
+        assert!(content(&new).iter().all(|byte| *byte == 0));
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn a_file_that_lost_its_end_has_no_hole_there() {
+        let (src, dst) = (sparse(), HostFile::temporary(SPARSE_BYTES).unwrap());
+        src.raw().set_len(4000).unwrap();
+        let fault = copy_between_files((&src, 0), (&dst, 0), SPARSE_BYTES).unwrap_err();
+        assert!(
+            fault.message.contains("ends at byte 4000 now"),
+            "{}",
+            fault.message
+        );
     }
 
     #[test]

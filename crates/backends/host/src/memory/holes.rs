@@ -1,0 +1,92 @@
+//! Holes of files: ranges that have no blocks on the disk, and are read as zeros.
+//!
+//! A copy leaves out what is a hole in its destination and zeros in its source, so a sparse file stays sparse, and takes the
+//! time of its content alone. The file system's word decides, and not who made the file: what is a hole already needs no
+//! zeros, whatever other programs wrote elsewhere in the file.
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use std::fs::File;
+
+use super::file::HostFile;
+
+/// The holes of a file that has some.
+#[derive(Debug)]
+pub(crate) struct Holes {
+    /// An opening of its own: a search for holes moves the position of an opening, and programs may use that of theirs.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    file: File,
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    never: std::convert::Infallible,
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+impl Holes {
+    /// Looks whether the file has holes. `None` where it has none, and where the system does not tell.
+    pub(crate) fn of(file: &HostFile) -> Option<Self> {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::MetadataExt;
+        /// The unit of `st_blocks` (stat(3type)).
+        const BLOCK_BYTES: u64 = 512;
+        /// The type of a FUSE file system (`include/uapi/linux/magic.h`). Its server knows nothing of bytes that the kernel has
+        /// not sent yet (`FUSE_WRITEBACK_CACHE`), and calls their range a hole.
+        const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
+        let raw = file.raw();
+        let found = raw.metadata().ok()?;
+        if found.blocks().saturating_mul(BLOCK_BYTES) >= found.len() {
+            return None;
+        }
+        let system = rustix::fs::fstatfs(raw).ok()?;
+        if system.f_type as u64 == FUSE_SUPER_MAGIC {
+            return None;
+        }
+        let file = File::open(format!("/proc/self/fd/{}", raw.as_raw_fd())).ok()?;
+        Some(Self { file })
+    }
+
+    /// The first byte from `offset` on, and before `end`, that is in no hole; else `end`.
+    pub(crate) fn data(&self, offset: u64, end: u64) -> u64 {
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
+            Ok(at) => at.min(end),
+            // A hole up to the end of the file, or no file any more at `offset`: whoever reads there finds that out.
+            Err(rustix::io::Errno::NXIO) => {
+                let len = self.file.metadata().map_or(0, |found| found.len());
+                if len >= end { end } else { offset }
+            }
+            Err(_) => offset,
+        }
+    }
+
+    /// The first byte from `offset` on, and before `end`, that is in a hole; else `end`.
+    pub(crate) fn next(&self, offset: u64, end: u64) -> u64 {
+        rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(offset))
+            .map_or(end, |at| at.min(end))
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+impl Holes {
+    /// No other system was tried, so every byte is copied there.
+    pub(crate) fn of(_: &HostFile) -> Option<Self> {
+        None
+    }
+
+    pub(crate) fn data(&self, _: u64, _: u64) -> u64 {
+        match self.never {}
+    }
+
+    pub(crate) fn next(&self, _: u64, _: u64) -> u64 {
+        match self.never {}
+    }
+}
+
+/// Zeros of fewer bytes are written: one more call to the system costs about what it saves.
+pub(crate) const LEAST_BYTES: u64 = 64 << 10;
+
+/// Whether all bytes are 0. Compares the bytes with themselves, one further on, because the standard library's comparison
+/// of slices is the fastest loop at hand, in debug builds too.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    match bytes {
+        [] => true,
+        [first, rest @ ..] => *first == 0 && rest == &bytes[..rest.len()],
+    }
+}
