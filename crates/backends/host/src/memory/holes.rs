@@ -79,7 +79,8 @@ impl Holes {
     }
 }
 
-/// Zeros of fewer bytes are written: one more call to the system costs about what it saves.
+/// The unit in which zeros are looked for. Shorter pieces are written as they are: the calls to the system that look for a
+/// hole cost more than they save.
 pub(crate) const LEAST_BYTES: u64 = 64 << 10;
 
 /// Whether all bytes are 0. Compares the bytes with themselves, one further on, because the standard library's comparison

@@ -326,6 +326,7 @@ fn read_cached(file: &HostFile, offset: u64, bytes: &mut [u8]) -> Result<(), Fau
 /// Writes `bytes` to a file, but for zeros where the file has a hole.
 fn write(file: &HostFile, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
     let mut holes = None;
+    let is_long = bytes.len() as u64 >= holes::LEAST_BYTES;
     let (mut written, mut at) = (0, 0);
     while at < bytes.len() {
         // Blocks at multiples of their length in the file, where file systems have theirs.
@@ -333,11 +334,10 @@ fn write(file: &HostFile, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
         let len = holes::LEAST_BYTES - begin % holes::LEAST_BYTES;
         let block = &bytes[at..bytes.len().min(at + len as usize)];
         let end = begin + block.len() as u64;
-        let is_left_out = block.len() as u64 == holes::LEAST_BYTES && holes::is_zero(block) && {
-            holes.get_or_insert_with(|| Holes::of(file))
-        }
-        .as_ref()
-        .is_some_and(|holes| holes.data(begin, end) == end);
+        let is_left_out =
+            is_long && holes::is_zero(block) && { holes.get_or_insert_with(|| Holes::of(file)) }
+                .as_ref()
+                .is_some_and(|holes| holes.data(begin, end) == end);
         let before = at;
         at += block.len();
         if is_left_out {
@@ -584,12 +584,13 @@ mod tests {
                 .map(|()| HostFile::temporary(SPARSE_BYTES).unwrap())
                 .into();
             write_all(&used, 0, &full).unwrap();
-            (&mut &*src.raw()).seek(SeekFrom::Start(17)).unwrap();
+            let mut own = src.raw();
+            own.seek(SeekFrom::Start(17)).unwrap();
             for dst in [&new, &used] {
                 copy_between_files((&src, offset), (dst, offset), len_bytes).unwrap();
             }
             // The position of the program's own opening is where it was.
-            assert_eq!((&mut &*src.raw()).stream_position().unwrap(), 17);
+            assert_eq!(own.stream_position().unwrap(), 17);
             let range = offset as usize..(offset + len_bytes) as usize;
             assert!(content(&new)[range.clone()] == wanted[range.clone()]);
             let mut replaced = full.clone();
