@@ -199,7 +199,8 @@ impl Profile {
     }
 
     /// Checks that the profile is of the machine with that topology. Only backends that the topology has count: a
-    /// program without a backend uses the measurements of the others.
+    /// program without a backend uses the measurements of the others. Other machines do not count either: the profile holds
+    /// for the links that it has.
     ///
     /// # Errors
     /// [`ProfileError::Foreign`] and [`ProfileError::Stale`], which name every difference.
@@ -216,9 +217,26 @@ impl Profile {
     }
 }
 
+impl Profile {
+    /// The profile without links and routes to devices of other machines that are others now.
+    fn holding(&self, topology: &Topology) -> Profile {
+        let here = Fingerprint::of(topology);
+        let holds = |link: &LinkId| {
+            let ends = [link.src.device, link.dst.device];
+            ends.into_iter()
+                .all(|end| !self.machine.is_another(end, &here))
+        };
+        let mut holding = self.clone();
+        holding.links.retain(|link| holds(&link.id));
+        holding.routes.retain(|route| route.links.iter().all(holds));
+        holding
+    }
+}
+
 impl TransferManager {
-    /// Plans with the costs of a profile from now on. Links that the profile does not know keep their costs; faulty
-    /// ones are not used until [`TransferManager::clear_cache`].
+    /// Plans with the costs of a profile from now on. Links that the profile does not know keep their costs, and so do those
+    /// to a device of another machine that is no longer the one that was measured; faulty ones are not used until
+    /// [`TransferManager::clear_cache`].
     ///
     /// A kind of device that opens later ([`Builder::discover`](crate::Builder::discover)) takes its costs from the
     /// profile then. Links of a device that differs from the measured one keep their costs.
@@ -231,7 +249,7 @@ impl TransferManager {
             .shared
             .inspect(|state| state.planning.topology().clone())?;
         profile.check(&topology)?;
-        self.adopt_profile(profile);
+        self.adopt_profile(&profile.holding(&topology));
         Ok(())
     }
 

@@ -342,6 +342,24 @@ fn another_machine_and_a_changed_one_are_told_apart_and_every_difference_is_name
         .check(&fixture.manager.topology())
         .unwrap_err();
     assert_eq!(error.to_string().matches(" there, ").count(), 2, "{error}");
+    // A machine of eight cards says no more than one of two.
+    let every = every
+        .replacen(&format!("os = \"{os}\""), "os = \"plan9\"", 1)
+        .replacen(
+            &format!("library = \"{version}\""),
+            "library = \"0.0.1\"",
+            1,
+        );
+    let error = Profile::parse(&every, None)?
+        .check(&fixture.manager.topology())
+        .unwrap_err();
+    assert!(error.to_string().ends_with("0 here; and 2 more"), "{error}");
+    let (ProfileError::Foreign { differences, .. } | ProfileError::Stale { differences, .. }) =
+        error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!(differences.len(), 4);
     Ok(())
 }
 

@@ -51,7 +51,7 @@ pub enum ProfileError {
         format: u64,
     },
     /// The profile was measured on another machine.
-    #[error("{} is of another machine: {}", Named(path), differences.join("; "))]
+    #[error("{} is of another machine: {}", Named(path), Told(differences))]
     Foreign {
         /// The file.
         path: Option<PathBuf>,
@@ -59,7 +59,7 @@ pub enum ProfileError {
         differences: Vec<String>,
     },
     /// The profile was measured on this machine, which has changed.
-    #[error("{} is out of date: {}", Named(path), differences.join("; "))]
+    #[error("{} is out of date: {}", Named(path), Told(differences))]
     Stale {
         /// The file.
         path: Option<PathBuf>,
@@ -106,6 +106,20 @@ impl fmt::Display for Named<'_> {
         match self.0.as_deref().map(Path::display) {
             Some(path) => write!(f, "the profile in {path}"),
             None => f.write_str("the profile"),
+        }
+    }
+}
+
+/// Displays the first differences, and how many more there are: one is enough to refuse a profile.
+struct Told<'a>(&'a [String]);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, more) = self.0.split_at(self.0.len().min(2));
+        f.write_str(&first.join("; "))?;
+        match more.len() {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more"),
         }
     }
 }

@@ -53,7 +53,8 @@ impl Fingerprint {
     }
 
     /// Returns the differences from the machine `here`, each as a clause, and whether any of them means that this is
-    /// another machine. `None` when measurements hold.
+    /// another machine. `None` when measurements hold. Devices of other machines do not count: those that are connected
+    /// change from process to process.
     pub(super) fn differences(&self, here: &Fingerprint) -> Option<(bool, Vec<String>)> {
         let mut found = Differences::default();
         found.compare(true, "the processor", &self.cpu, &here.cpu);
@@ -62,7 +63,7 @@ impl Fingerprint {
         found.compare(true, "the system", &self.os, &here.os);
         found.compare(true, "the architecture", &self.arch, &here.arch);
         found.compare(false, "the library's version", &self.library, &here.library);
-        for device in &here.devices {
+        for device in here.devices.iter().filter(|device| device.is_here()) {
             match self.devices.iter().find(|known| known.id == device.id) {
                 Some(known) => known.compare(device, &mut found),
                 None => found.note(format!("{} ({}) was not measured", device.id, device.name)),
@@ -70,7 +71,8 @@ impl Fingerprint {
         }
         // A backend that this program does not have says nothing about the machine.
         let has = |backend: &str| here.devices.iter().any(|device| device.backend == backend);
-        for known in self.devices.iter().filter(|known| has(&known.backend)) {
+        let known = self.devices.iter().filter(|known| known.is_here());
+        for known in known.filter(|known| has(&known.backend)) {
             if !here.devices.iter().any(|device| device.id == known.id) {
                 found.note(format!(
                     "{} ({}) is not here any more",
@@ -79,6 +81,14 @@ impl Fingerprint {
             }
         }
         (!found.clauses.is_empty()).then_some((found.foreign, found.clauses))
+    }
+
+    /// Returns whether the device is at another machine, and is not the one that was measured under its name.
+    pub(super) fn is_another(&self, device: DeviceId, here: &Fingerprint) -> bool {
+        let id = device.to_string();
+        let of = |print: &Fingerprint| print.devices.iter().find(|known| known.id == id).cloned();
+        let (then, now) = (of(self), of(here));
+        !device.node.is_here() && then.is_some() && now.is_some() && then != now
     }
 }
 
@@ -90,6 +100,11 @@ impl Fingerprint {
 }
 
 impl DevicePrint {
+    /// The name of another machine stands before a slash.
+    fn is_here(&self) -> bool {
+        !self.id.contains('/')
+    }
+
     fn of(device: &DeviceInfo) -> DevicePrint {
         DevicePrint {
             id: device.id.to_string(),
@@ -132,5 +147,53 @@ impl Differences {
 
     fn note(&mut self, clause: String) {
         self.clauses.push(clause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(devices: &[(&str, &str)]) -> Fingerprint {
+        let device = |(id, name): &(&str, &str)| DevicePrint {
+            id: (*id).into(),
+            backend: id.split(['/', ':']).next().unwrap().into(),
+            name: (*name).into(),
+            driver: None,
+            uuid: None,
+        };
+        Fingerprint {
+            library: "1".into(),
+            os: "linux".into(),
+            arch: "x86_64".into(),
+            cpu: "CPU".into(),
+            cpus: 2,
+            devices: devices.iter().map(device).collect(),
+        }
+    }
+
+    #[test]
+    fn other_machines_make_no_profile_stale_and_one_that_was_exchanged_is_noticed() {
+        let alone = machine(&[("cpu:0", "CPU"), ("wgpu:0", "GPU")]);
+        let beside = machine(&[("cpu:0", "CPU"), ("wgpu:0", "GPU"), ("box2/cpu:0", "A")]);
+        let others = machine(&[
+            ("cpu:0", "CPU"),
+            ("wgpu:0", "GPU"),
+            ("box2/cpu:0", "B"),
+            ("box3/cpu:0", "A"),
+        ]);
+        for (there, here) in [(&alone, &beside), (&beside, &alone), (&beside, &others)] {
+            assert_eq!(there.differences(here), None);
+        }
+        let [gone, there, new] =
+            ["wgpu:0", "box2/cpu:0", "box3/cpu:0"].map(|id| id.parse().unwrap());
+        assert!(beside.is_another(there, &others));
+        assert!(!beside.is_another(there, &beside) && !beside.is_another(there, &alone));
+        assert!(!beside.is_another(new, &others) && !beside.is_another(gone, &alone));
+        assert!(
+            alone
+                .differences(&machine(&[("cpu:0", "CPU"), ("wgpu:0", "Card")]))
+                .is_some()
+        );
     }
 }
