@@ -3,49 +3,79 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::builder::{
+    OsStringValueParser, PathBufValueParser, PossibleValuesParser, TypedValueParser,
+};
+use clap::{Args, Parser, Subcommand, value_parser};
 use clap_complete::Shell;
 use transload::{ByteSize, Place};
 use transload_tensors::DType;
 
 use crate::nodes::{NodeSpec, PublicKey};
-use crate::stop::Word;
+use crate::stop::{Word, is_standard};
 
 /// Moves bytes between any two memories, of this machine and others, by the fastest path that they really have
 #[derive(Debug, Parser)]
-#[command(name = "transload", version, after_help = ENVIRONMENT_AND_EXIT_CODES, disable_help_subcommand = true)]
+#[command(name = "transload", version, after_help = ENVIRONMENT_AND_EXIT_CODES)]
 pub(crate) struct Arguments {
     /// Prints one JSON object, notes and errors in it (docs/json.md has the fields)
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes that plans, or that moves bytes.
+#[derive(Debug, Args)]
+pub(crate) struct MachineOptions {
     /// Uses the measured costs in FILE, not the saved ones; probe writes them there
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
 
     /// The private key of this machine, for --node, --nodes and serve
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
 
     /// Connects to a machine that runs `transload serve`; its devices are NAME/cpu:0 and so on
-    #[arg(long, global = true, value_name = "NAME=ADDRESS:PORT,PUBLIC_KEY")]
+    #[arg(long, value_name = "NAME=ADDRESS:PORT,PUBLIC_KEY")]
     pub(crate) node: Vec<NodeSpec>,
 
     /// Connects to the machines that a TOML file lists, as docs/cluster.md shows it
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) nodes: Option<PathBuf>,
 
     /// Lets UCX carry bytes between machines unencrypted; give it on both (docs/cluster.md says what that opens)
-    #[arg(long, global = true)]
+    #[arg(long)]
     pub(crate) trusted_network: bool,
 
     /// Has both sides check all that UCX carries
-    #[arg(long, global = true)]
+    #[arg(long)]
     pub(crate) checksums: bool,
+}
 
-    #[command(subcommand)]
-    pub(crate) command: Command,
+impl Command {
+    /// Those options; `None` for a command that has none of them.
+    pub(crate) fn machine(&self) -> Option<&MachineOptions> {
+        match self {
+            Command::Devices(options) => Some(&options.machine),
+            Command::Copy(options) => Some(&options.machine),
+            Command::Explain(options) => Some(&options.machine),
+            Command::Probe(options) => Some(&options.machine),
+            Command::Load(options) => Some(&options.machine),
+            Command::Serve(options) => Some(&options.machine),
+            Command::Inspect { .. } | Command::Key { .. } | Command::Completions { .. } => None,
+        }
+    }
+
+    /// Whether it writes the bytes of a file to standard output, so that all it says goes to standard error.
+    pub(crate) fn writes_standard_output(&self) -> bool {
+        let Command::Copy(options) = self else {
+            return false;
+        };
+        let is_stop = |word: &Word| matches!(word, Word::Stop(stop) if stop.is_standard());
+        options.stops.iter().any(is_stop) || options.out.as_deref().is_some_and(is_standard)
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -91,22 +121,26 @@ pub(crate) struct DevicesOptions {
     /// Adds the simulated devices of a machine that a TOML file describes
     #[arg(long, value_name = "FILE")]
     pub(crate) topology: Option<PathBuf>,
+
+    #[command(flatten, next_help_heading = "Costs and other machines")]
+    pub(crate) machine: MachineOptions,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CopyOptions {
-    /// The file to copy
+    /// The file to copy; - is standard input
     pub(crate) file: PathBuf,
 
-    /// The memories that its bytes visit, in this order; a + between the last ones sends them to all of those at once
-    #[arg(required = true, value_name = "STOP")]
+    /// The memories that its bytes visit, in this order; a + between the last ones sends them to all of those at once; - at the
+    /// end is standard output
+    #[arg(required = true, value_name = "STOP", value_parser = OsStringValueParser::new().try_map(|text| Word::new(&text)))]
     pub(crate) stops: Vec<Word>,
 
     /// Reads both ends of each hop again, compares their checksums (xxh3-64), and prints them
     #[arg(long)]
     pub(crate) verify: bool,
 
-    /// Writes what arrived at the last stop to a file, which appears whole or not at all
+    /// Writes what arrived at the last stop to a file, which appears whole or not at all; - is standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 
@@ -117,6 +151,9 @@ pub(crate) struct CopyOptions {
     /// Adds the simulated devices of a machine that a TOML file describes
     #[arg(long, value_name = "FILE")]
     pub(crate) topology: Option<PathBuf>,
+
+    #[command(flatten, next_help_heading = "Costs and other machines")]
+    pub(crate) machine: MachineOptions,
 }
 
 #[derive(Debug, Args)]
@@ -143,6 +180,9 @@ pub(crate) struct ExplainOptions {
     /// Plans on the machine that a TOML file describes, in place of this one
     #[arg(long, value_name = "FILE")]
     pub(crate) topology: Option<PathBuf>,
+
+    #[command(flatten, next_help_heading = "Costs and other machines")]
+    pub(crate) machine: MachineOptions,
 }
 
 #[derive(Debug, Args)]
@@ -189,6 +229,9 @@ pub(crate) struct LoadOptions {
     /// Prints what would be read and where it would go, and reads no tensor
     #[arg(long)]
     pub(crate) plan: bool,
+
+    #[command(flatten, next_help_heading = "Costs and other machines")]
+    pub(crate) machine: MachineOptions,
 }
 
 /// A path, and no address of something that is to be fetched.
@@ -229,6 +272,10 @@ pub(crate) struct ProbeArguments {
     #[arg(long)]
     pub(crate) quick: bool,
 
+    /// Probes for that long at most, up to a day: less time leaves more figures uncertain
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=24 * 3600), conflicts_with = "topology")]
+    pub(crate) seconds: Option<u32>,
+
     /// Saves nothing
     #[arg(long)]
     pub(crate) no_save: bool,
@@ -240,6 +287,9 @@ pub(crate) struct ProbeArguments {
     /// Probes the simulated machine that a TOML file describes, in place of this one
     #[arg(long, value_name = "FILE")]
     pub(crate) topology: Option<PathBuf>,
+
+    #[command(flatten, next_help_heading = "Costs and other machines")]
+    pub(crate) machine: MachineOptions,
 }
 
 #[derive(Debug, Args)]
@@ -271,6 +321,9 @@ pub(crate) struct ServeArguments {
     /// How much memory they may hold at once, all together
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     pub(crate) limit: ByteSize,
+
+    #[command(flatten, next_help_heading = "Costs and other machines")]
+    pub(crate) machine: MachineOptions,
 }
 
 /// A memory, for which one might take the file that a copy names.
@@ -323,7 +376,9 @@ Exit codes:
   4    bytes differ
   5    a failure while bytes moved: a device or a machine that is gone, memory
        that ran out, a file that ended early, a disk that is full
+  129  stopped by SIGHUP (the terminal is gone)
   130  stopped by SIGINT (Ctrl-C)
+  141  standard output was closed before it had all bytes of a file
   143  stopped by SIGTERM";
 
 const STOPS: &str = "\
@@ -337,18 +392,27 @@ Stops:
   wgpu:N           the memory of an adapter, as `transload devices` lists them
   sim:N            a simulated device of the machine that --topology describes
   NODE/cpu:0       memory of another machine, as --node names it
+  -                standard output, as the last stop
 
 A device without a number is number 0: wgpu is wgpu:0.
 
-FILE and PATH are regular files: no pipe, no device, no standard input (-). To
-copy what a pipe gives, write it to a file first: cat PIPE > FILE.
+FILE and PATH are regular files: no pipe and no device. Bytes of a pipe come by
+standard input: transload copy - cpu:0 < PIPE. A file named - is ./-.
+
+Standard input is read to its end, into a nameless file in the directory for
+temporary files (TMPDIR), and then copied. Standard output gets its bytes from
+such a file when all have arrived and, with --verify, were compared. The table
+goes to standard error then, and so does the object of --json.
+
+Holes of a file stay holes in the files that it is copied to, and blocks of
+zeros become holes (Linux).
 
 A file goes to and from a device through slots of a few MiB: no memory of the
 host ever holds it as a whole.
 
 A file is written as .transload-RANDOM.partial in its directory, and renamed
-when its bytes are on the disk. Ctrl-C (SIGINT) and SIGTERM remove it. The next
-copy to the same directory removes what SIGKILL, SIGHUP, and on Windows Ctrl-C
+when its bytes are on the disk. Ctrl-C (SIGINT), SIGTERM and SIGHUP remove it.
+The next copy to the same directory removes what SIGKILL, and on Windows Ctrl-C,
 leave. Without --out the bytes at the last stop are dropped.
 
 TIME is the time of the copy, and RATE its rate. CHECK is the time in which
@@ -371,7 +435,8 @@ stand-in replaces CUDA's driver.
 probe touches memory before it measures, and its files are in the page cache.
 The figures are medians with their 95 % intervals. Do not trust a figure marked
 !: its interval is wider than ±20% or unknown. Close other programs, and probe
-again.
+again, or longer (--seconds). A probe without one figure of a link that can be
+trusted does not replace a profile that has some.
 
 The page of --html shows the machine, heat maps of bandwidth and latency, the
 bandwidth by size with the sizes at which the way changes, and the links. It is

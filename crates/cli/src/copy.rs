@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt::Write;
 
+use transload::host::HostFile;
 use transload::model::Route;
 use transload::{AllocSpec, Buffer, ByteRate, ByteSize, Error, Nanoseconds, Report, Request};
 
@@ -11,26 +12,29 @@ use crate::failure::Failure;
 use crate::json::{self, names, seconds};
 use crate::machine::{Asked, Machine, Times};
 use crate::output::{Output, Style, grouped};
-use crate::output_file::{OutputFile, names_a_file, spares};
+use crate::output_file::{OutputFile, spares};
 use crate::progress::Progress;
-use crate::stop::{Stop, stops};
+use crate::shown::Shown;
+use crate::standard::{self, StandardOutput};
+use crate::stop::{Stop, StopError, stops};
 
 pub(crate) fn run(
     options: &CopyOptions,
     asked: Asked<'_>,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    if let Some(path) = &options.out {
-        names_a_file("--out", path)?;
-    }
     let read = [
         ("the topology", options.topology.as_deref()),
         ("the profile", asked.costs.path()),
     ];
-    let out = options.out.as_deref();
-    spares("--out", out, read)?;
-    let (chain, last) =
-        stops(&options.stops).map_err(|error| Failure::Arguments(error.to_string()))?;
+    let source = Stop::file(&options.file);
+    let out = options.out.as_deref().map(Stop::file);
+    spares("--out", out.as_ref().and_then(Stop::path), read)?;
+    let usage = |error: StopError| Failure::Arguments(error.to_string());
+    let (chain, last) = stops(&options.stops).map_err(usage)?;
+    if out.is_some() && chain.last().is_some_and(Stop::is_standard) {
+        return Err(usage(StopError::StandardBefore));
+    }
     if !last.is_empty() && out.is_some() {
         let message = "--out writes what arrived at one last stop, and several are joined by +";
         return Err(Failure::Arguments(message.into()));
@@ -42,8 +46,8 @@ pub(crate) fn run(
     let trace = options.trace.as_deref();
     let stops = all().map(|stop| ("a stop", stop.path()));
     let own = [
-        ("the file to copy", Some(&*options.file)),
-        ("the one of --out", out),
+        ("the file to copy", source.path()),
+        ("the one of --out", out.as_ref().and_then(Stop::path)),
     ];
     spares("--trace", trace, stops.chain(own).chain(read))?;
     let trace_file = trace.map(|path| OutputFile::text("--trace", path));
@@ -53,20 +57,27 @@ pub(crate) fn run(
         None => Machine::here(options.topology.as_deref(), asked)?,
     };
     machine.note(output);
-    let mut stops = vec![Stop::file(&options.file)];
+    let mut stops = vec![source];
     stops.extend(chain);
-    stops.extend(options.out.as_deref().map(Stop::file));
+    stops.extend(out);
     for stop in stops.iter().chain(&last) {
         machine.expect(stop.place())?;
     }
-    let at = machine.manager.open_file(&options.file)?;
-    // All files are created before the first hop, so that a misspelt folder fails before any work
-    // is done.
-    let output_files = stops[1..].iter().chain(&last).map(|stop| {
-        let output_file = stop.path().map(|path| OutputFile::new(path, at.len()));
-        output_file.transpose()
-    });
-    let output_files = output_files.collect::<Result<_, _>>()?;
+    let at = match stops[0].path() {
+        Some(path) => Some(machine.manager.open_file(path)?),
+        None => None,
+    };
+    // All files are created before the first hop, and before standard input is read, so that a misspelt folder fails before
+    // any work is done.
+    let output_files = stops[1..].iter().chain(&last).map(Making::of);
+    let output_files: VecDeque<Option<Making>> = output_files.collect::<Result<_, _>>()?;
+    let at = match at {
+        Some(at) => at,
+        None => machine.manager.adopt_file(standard::read()?)?,
+    };
+    for making in output_files.iter().flatten() {
+        making.resize(at.len())?;
+    }
     let mut chain = Chain {
         at,
         machine,
@@ -143,13 +154,54 @@ struct Chain {
     /// Stops that get the bytes at once, from the last one of those before: none, or more than one.
     last: Vec<Stop>,
     /// Of each stop after the file: where it is a file too, that file in the making.
-    output_files: VecDeque<Option<OutputFile>>,
+    output_files: VecDeque<Option<Making>>,
     /// The buffer that holds the bytes now.
     at: Buffer,
     verify: bool,
     /// The checksum of the bytes at the last stop.
     checksum: Option<u64>,
     progress: Progress,
+}
+
+/// A stop that is a file, in the making.
+enum Making {
+    File(Box<OutputFile>),
+    Standard(StandardOutput),
+}
+
+impl Making {
+    /// `None` for memory.
+    ///
+    /// # Errors
+    /// If no file can be made there.
+    fn of(stop: &Stop) -> Result<Option<Making>, Failure> {
+        Ok(match (stop.path(), stop.is_standard()) {
+            (Some(path), _) => Some(Making::File(OutputFile::new(path)?.into())),
+            (None, true) => Some(Making::Standard(StandardOutput::new()?)),
+            (None, false) => None,
+        })
+    }
+
+    fn resize(&self, len_bytes: u64) -> Result<(), Failure> {
+        match self {
+            Making::File(file) => file.resize(len_bytes),
+            Making::Standard(output) => output.resize(len_bytes),
+        }
+    }
+
+    fn host_file(&self) -> Result<HostFile, Failure> {
+        match self {
+            Making::File(file) => file.host_file(),
+            Making::Standard(output) => output.host_file(),
+        }
+    }
+
+    fn place(self) -> Result<(), Failure> {
+        match self {
+            Making::File(file) => file.place(),
+            Making::Standard(output) => output.place(),
+        }
+    }
 }
 
 /// The result of a hop.
@@ -205,7 +257,7 @@ impl Chain {
             };
             buffers.push((buffer, output_file));
         }
-        let request = |(buffer, _): &(Buffer, Option<OutputFile>)| {
+        let request = |(buffer, _): &(Buffer, Option<Making>)| {
             let request = Request::new(&self.at, buffer);
             if self.verify {
                 request.verify()
@@ -435,6 +487,7 @@ impl Columns {
         }
         for tried in hop.report.fallbacks() {
             let (plan, fault) = (&tried.plan, &tried.fault);
+            let fault = Shown(fault);
             let _ = write!(row, "\n     after {plan} failed:\n       {fault}");
         }
         row

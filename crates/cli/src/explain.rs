@@ -16,6 +16,7 @@ use crate::json::{self, names, seconds};
 use crate::machine::{Asked, Machine};
 use crate::output::{Output, Style};
 use crate::output_file::{OutputFile, spares};
+use crate::shown::Shown;
 
 pub(crate) fn run(
     options: &ExplainOptions,
@@ -63,6 +64,7 @@ pub(crate) fn run(
     if !json {
         let style = output.style();
         for line in explanation.to_string().lines() {
+            let line = &*Shown(line).to_string();
             match line.starts_with("chosen") || line.starts_with("rejected") {
                 true => output.line(style.bold(line))?,
                 false => output.line(line)?,
@@ -89,7 +91,7 @@ pub(crate) fn run(
             &text,
         ))?;
         if !json {
-            output.line(format_args!("\nPage in {}.", path.display()))?;
+            output.line(format_args!("\nPage in {}.", Shown(path.display())))?;
         }
     }
     match json {
@@ -175,7 +177,8 @@ fn print_measured(ways: &[MeasuredWay], bytes: u64, output: &mut Output) -> Resu
     output.table(&HEADER, rows.collect())?;
     for way in ways {
         if let Found::Failed(reason) = &way.found {
-            output.line(format_args!("\nfailed: {}: {reason}", way.choice.method))?;
+            let (method, reason) = (&way.choice.method, Shown(reason));
+            output.line(format_args!("\nfailed: {method}: {reason}"))?;
         }
     }
     Ok(())

@@ -64,11 +64,31 @@ pub(crate) enum Failure {
         folder: PathBuf,
         source: io::Error,
     },
-    /// `--out -`.
+    /// `--trace -`.
     #[error(
         "{option} - does not write to standard output; name a file; a file named - is {option} ./-"
     )]
     StandardOutput { option: &'static str },
+    /// Bytes for standard output, which is a terminal.
+    #[error(
+        "standard output is a terminal, and a file may contain orders to it: redirect it, as in > FILE or | PROGRAM"
+    )]
+    Terminal,
+    /// Standard input that was not read to its end.
+    #[error(
+        "cannot read standard input into a file in {folder}: {source}; TMPDIR names another directory",
+        folder = folder.display()
+    )]
+    StandardInput { folder: PathBuf, source: io::Error },
+    /// A nameless file that was not made.
+    #[error(
+        "cannot create a file for standard output in {folder}: {source}; TMPDIR names another directory",
+        folder = folder.display()
+    )]
+    Temporary { folder: PathBuf, source: io::Error },
+    /// The reader of standard output wants no more of its bytes.
+    #[error("standard output was closed before it had all bytes")]
+    Closed,
     /// An output in the place of another file of the command.
     #[error("{option} would replace {path}, which is {what}; name another file", path = path.display())]
     Replaces {
@@ -214,6 +234,8 @@ impl Failure {
             | Failure::NoFolder { .. }
             | Failure::NoDirectory { .. }
             | Failure::StandardOutput { .. }
+            | Failure::Terminal
+            | Failure::Temporary { .. }
             | Failure::Replaces { .. }
             | Failure::ReadOnly { .. }
             | Failure::Nodes { .. }
@@ -249,7 +271,13 @@ impl Failure {
             Failure::Changed { .. } | Failure::WrongBytes(_) => Kind::Differs,
             #[cfg(unix)]
             Failure::Stopped { exit_code, .. } => Kind::Stopped(*exit_code),
-            Failure::Place { .. } | Failure::Output(_) => Kind::Device,
+            #[cfg(unix)]
+            Failure::Closed => Kind::Stopped(128 + signal_hook::consts::SIGPIPE as u8),
+            #[cfg(not(unix))]
+            Failure::Closed => Kind::Device,
+            Failure::Place { .. } | Failure::StandardInput { .. } | Failure::Output(_) => {
+                Kind::Device
+            }
         }
     }
 }
@@ -297,7 +325,7 @@ impl fmt::Display for Unread<'_> {
             }
             FileError::System { path, .. } if path.as_os_str() == "-" => write!(
                 f,
-                "{error}; standard input is not read: write it to a regular file first, as in cat > FILE, and take that"
+                "{error}; only copy reads standard input: write it to a regular file first, as in cat > FILE, and take that"
             ),
             _ => error.fmt(f),
         }

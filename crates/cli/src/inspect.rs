@@ -24,14 +24,14 @@ pub(crate) fn run(path: &Path, output: &mut Output) -> Result<(), Failure> {
     let several = model.files().len() > 1;
     let row = |tensor: &TensorInfo| {
         let mut row = vec![
-            tensor.name.escape_debug().to_string(),
+            tensor.name.clone(),
             tensor.dtype.to_string(),
             shape(&tensor.shape),
             ByteSize(tensor.len_bytes).to_string(),
         ];
         let path = model.files()[tensor.file].path();
         let name = path.file_name().unwrap_or(path.as_os_str());
-        row.extend(several.then(|| name.to_string_lossy().escape_debug().to_string()));
+        row.extend(several.then(|| name.to_string_lossy().into_owned()));
         row
     };
     let mut header = vec!["TENSOR", "DTYPE", "SHAPE", "SIZE"];
@@ -96,15 +96,11 @@ fn brief(value: &Value) -> String {
     }
 }
 
-/// The beginning of a text, on one line.
+/// The beginning of a text.
 fn cut(text: &str) -> String {
     const MOST_CHARS: usize = 60;
     let mut rest = text.chars();
-    let begin: String = rest
-        .by_ref()
-        .take(MOST_CHARS)
-        .flat_map(char::escape_debug)
-        .collect();
+    let begin: String = rest.by_ref().take(MOST_CHARS).collect();
     match rest.next() {
         Some(_) => begin + "…",
         None => begin,

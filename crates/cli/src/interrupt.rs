@@ -12,7 +12,7 @@ pub(crate) use signals::watch;
 
 /// Does nothing: on this system the program handles no signals.
 #[cfg(not(unix))]
-pub(crate) fn watch(_json: bool) {}
+pub(crate) fn watch(_: crate::output::Form) {}
 
 /// Files that are being written, under temporary names.
 #[derive(Debug)]
@@ -53,27 +53,36 @@ impl Unfinished {
 mod signals {
     use std::fmt::Write;
     use std::io::IsTerminal;
+    use std::mem::MaybeUninit;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, mpsc};
-    use std::{fs, io, thread};
+    use std::{fs, io, ptr, thread};
 
     use console::Term;
-    use signal_hook::consts::{SIGINT, SIGTERM};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     use signal_hook::flag;
     use signal_hook::iterator::Signals;
 
     use super::{Partial, Unfinished, unfinished};
     use crate::failure::Failure;
     use crate::last_word::has_the_last_word;
-    use crate::output::Output;
+    use crate::output::{Form, Output};
 
-    /// Makes the program handle SIGINT and SIGTERM itself. If that fails, the system ends the program, as for
+    /// The signals that ask a program to end, and their names.
+    const ASKING: [(i32, &str); 3] = [(SIGHUP, "SIGHUP"), (SIGINT, "SIGINT"), (SIGTERM, "SIGTERM")];
+
+    /// Makes the program handle those signals itself. If that fails, the system ends the program, as for
     /// SIGKILL; the next copy to the same place then removes what is left.
-    pub(crate) fn watch(json: bool) {
-        let _ = try_watch(json);
+    ///
+    /// A signal that is ignored stays ignored: `nohup` and shells in whose background a program runs ask for that.
+    pub(crate) fn watch(form: Form) {
+        let _ = try_watch(form);
     }
 
-    fn try_watch(json: bool) -> io::Result<()> {
+    fn try_watch(form: Form) -> io::Result<()> {
+        let asking = ASKING.map(|(signal, _)| signal);
+        let asking = asking.into_iter().filter(|signal| !is_ignored(*signal));
+        let asking: Vec<i32> = asking.collect();
         // Until a thread handles the signals, there is nothing to tidy.
         let hurry = Arc::new(AtomicBool::new(true));
         let hurried = Arc::clone(&hurry);
@@ -81,34 +90,41 @@ mod signals {
         let watch = move || {
             for mut signals in take {
                 for signal in signals.forever() {
-                    stop(signal, json, &hurry);
+                    stop(signal, form, &hurry);
                 }
             }
         };
         thread::Builder::new().name("signals".into()).spawn(watch)?;
         // Actions of a signal run in the order in which they were registered. This one comes first: after the thread
         // was woken it would take that thread's hurry for a second signal, and end it in the middle of its line.
-        for signal in [SIGINT, SIGTERM] {
+        for signal in asking.iter().copied() {
             let hurry = Arc::clone(&hurried);
             flag::register_conditional_shutdown(signal, exit_code(signal).into(), hurry)?;
         }
-        let signals = Signals::new([SIGINT, SIGTERM])?;
+        let signals = Signals::new(asking)?;
         hurried.store(false, Ordering::Release);
         // The thread waits for them as long as this end exists.
         let _ = give.send(signals);
         Ok(())
     }
 
+    /// Whether the process was started with the signal ignored.
+    #[allow(unsafe_code, reason = "the standard library does not tell")]
+    fn is_ignored(signal: i32) -> bool {
+        let mut now = MaybeUninit::<libc::sigaction>::uninit();
+        // SAFETY: without a new action the call only writes the present one to the place that it is given.
+        let told = unsafe { libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) };
+        // SAFETY: the call that returned 0 has written it.
+        told == 0 && unsafe { now.assume_init() }.sa_sigaction == libc::SIG_IGN
+    }
+
     /// Ends the program, unless it is already ending and reporting that.
-    fn stop(signal: i32, json: bool, hurry: &AtomicBool) {
+    fn stop(signal: i32, form: Form, hurry: &AtomicBool) {
         // Held to the end, so that no file is begun or put in its place from here on.
         let unfinished = unfinished();
+        let named = ASKING.into_iter().find(|(asking, _)| *asking == signal);
         let stopped = Failure::Stopped {
-            name: if signal == SIGINT {
-                "SIGINT"
-            } else {
-                "SIGTERM"
-            },
+            name: named.map_or("a signal", |(_, name)| name),
             told: remove(&unfinished),
             exit_code: exit_code(signal),
         };
@@ -117,11 +133,11 @@ mod signals {
         if !has_the_last_word() {
             return;
         }
-        if !json && io::stderr().is_terminal() {
+        if !form.json && io::stderr().is_terminal() {
             // Clears a progress bar, if one is shown.
             let _ = Term::stderr().clear_line();
         }
-        Output::new(json).failure(&stopped);
+        Output::new(form).failure(&stopped);
         // Exit handlers and destructors of libraries would run while other threads are in them, as where a driver loads.
         signal_hook::low_level::exit(exit_code(signal).into());
     }

@@ -14,6 +14,7 @@ use crate::machine::{Asked, Machine};
 use crate::output::{Output, Style, counted};
 use crate::output_file::{names_a_file, spares};
 use crate::progress::Progress;
+use crate::shown::Shown;
 
 pub(crate) fn run(
     options: &LoadOptions,
@@ -123,6 +124,7 @@ pub(crate) fn run(
     ))?;
     if let (Some(path), Some(seconds)) = (&document.saved, document.save_seconds) {
         let time = duration(seconds);
+        let path = Shown(path);
         output.line(format_args!("saved as {path} in {time}, on the disk"))?;
     }
     modelled(&document, output)

@@ -13,6 +13,7 @@ mod costs;
 mod devices;
 mod explain;
 mod failure;
+mod help;
 mod inspect;
 mod interrupt;
 mod json;
@@ -31,29 +32,38 @@ mod page;
 mod probe;
 mod progress;
 mod scale;
+mod shown;
+mod standard;
 mod stop;
 
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::error::{ContextValue, ErrorKind};
+use clap::{CommandFactory, FromArgMatches};
 
 use arguments::{Arguments, Command};
 use costs::Wanted;
 use failure::Failure;
 use machine::Asked;
 use nodes::Nodes;
-use output::Output;
+use output::{Form, Output};
+use shown::Shown;
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let matches = help::command().try_get_matches();
+    let arguments = match matches.and_then(|found| Arguments::from_arg_matches(&found)) {
         Ok(arguments) => arguments,
-        Err(error) => return refuse(&error),
+        Err(error) => return refuse(error),
     };
-    interrupt::watch(arguments.json);
-    let mut output = Output::new(arguments.json);
-    let wanted = Wanted::of(arguments.profile.as_deref());
-    let done = Nodes::of(&arguments).and_then(|nodes| {
+    let form = Form {
+        json: arguments.json,
+        aside: arguments.command.writes_standard_output(),
+    };
+    interrupt::watch(form);
+    let mut output = Output::new(form);
+    let machine = arguments.command.machine();
+    let wanted = Wanted::of(machine.and_then(|options| options.profile.as_deref()));
+    let done = Nodes::of(&arguments.command).and_then(|nodes| {
         let asked = Asked::new(wanted, &nodes);
         run(&arguments.command, asked, &mut output)
     });
@@ -81,20 +91,59 @@ fn run(command: &Command, asked: Asked<'_>, output: &mut Output) -> Result<(), F
 }
 
 /// Answers arguments that could not be read, and requests for help.
-fn refuse(error: &clap::Error) -> ExitCode {
+fn refuse(mut error: clap::Error) -> ExitCode {
     if matches!(
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
     ) {
+        let form = Form {
+            json: false,
+            aside: false,
+        };
+        let mut output = Output::new(form);
+        let text = error.render();
+        let text = match output.style().is_plain() {
+            true => text.to_string(),
+            false => text.ansi().to_string(),
+        };
         // A reader that closed the pipe has read enough of the help.
-        let _ = error.print();
+        let _ = output.text(&help::fitted(&text));
         return ExitCode::SUCCESS;
     }
-    let failure = Failure::Arguments(error.render().to_string());
-    if arguments::asks_for_json(std::env::args_os()) {
-        Output::new(true).failure(&failure);
-    } else {
-        let _ = error.print();
+    // What was typed is on one line then, and the lines are the parser's.
+    let typed: Vec<_> = error
+        .context()
+        .map(|(kind, value)| (kind, value.clone()))
+        .collect();
+    for (kind, value) in typed {
+        let shown = match value {
+            ContextValue::String(text) => ContextValue::String(Shown(text).to_string()),
+            ContextValue::StyledStrs(tips) => {
+                let shown = tips.iter().map(|tip| Shown(tip).to_string().into());
+                ContextValue::StyledStrs(shown.collect())
+            }
+            other => other,
+        };
+        error.insert(kind, shown);
+    }
+    let text = error.render().to_string();
+    let failure = Failure::Arguments(text.clone());
+    let form = Form {
+        json: arguments::asks_for_json(std::env::args_os()),
+        aside: false,
+    };
+    let mut output = Output::new(form);
+    match form.json {
+        true => output.failure(&failure),
+        false => {
+            let lines = text.lines().map(|line| Shown(line).to_string());
+            let text = lines.collect::<Vec<_>>().join("\n");
+            match text.strip_prefix("error: ") {
+                Some(text) => output.error(text),
+                // The help, where no command was typed.
+                None => eprintln!("{text}"),
+            }
+        }
     }
     failure.kind().into()
 }

@@ -33,7 +33,12 @@ impl Write for Escaping<'_, '_> {
             '>' => self.0.write_str("&gt;"),
             '"' => self.0.write_str("&quot;"),
             '\n' | '\t' => self.0.write_char(character),
-            // Neither XML nor HTML can hold the others.
+            // Neither XML nor HTML can hold the other control characters; the rest would turn the text around it.
+            '\u{61c}'
+            | '\u{200e}'
+            | '\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => self.0.write_char(char::REPLACEMENT_CHARACTER),
             _ if character.is_control() => self.0.write_char(char::REPLACEMENT_CHARACTER),
             _ => self.0.write_char(character),
         })
@@ -55,14 +60,13 @@ pub(crate) fn px(value: f64) -> f64 {
 mod tests {
     use super::*;
 
-    const HOSTILE: &str = "</script>\"><!--<script>a && 'b'\0\u{1b}𝄞";
+    const HOSTILE: &str = "</script>\"><!--<script>a && 'b'\0\u{1b}\u{202e}𝄞";
 
     #[test]
     fn no_value_ends_its_place() {
         let mut text = String::new();
         put!(&mut text, r#"<td title="{}">{}</td>"#; HOSTILE, 1.5);
-        let safe =
-            "&lt;/script&gt;&quot;&gt;&lt;!--&lt;script&gt;a &amp;&amp; 'b'\u{fffd}\u{fffd}𝄞";
+        let safe = "&lt;/script&gt;&quot;&gt;&lt;!--&lt;script&gt;a &amp;&amp; 'b'\u{fffd}\u{fffd}\u{fffd}𝄞";
         assert_eq!(text, format!("<td title=\"{safe}\">1.5</td>\n"));
     }
 

@@ -13,7 +13,7 @@ use transload::remote::PrivateKey;
 pub(crate) use transload::remote::{KeyError, PublicKey};
 use transload::{DeviceKind, DeviceName, MemoryId, Place, TransferManager};
 
-use crate::arguments::{Arguments, Command, ServeArguments};
+use crate::arguments::{Command, ServeArguments};
 use crate::failure::Failure;
 use crate::json;
 use crate::machine::{Asked, Machine};
@@ -127,17 +127,20 @@ impl Nodes {
     ///
     /// # Errors
     /// If the file of machines cannot be read, or two machines have one name.
-    pub(crate) fn of(arguments: &Arguments) -> Result<Nodes, Failure> {
-        let mut nodes = Nodes {
-            key: arguments.key.clone(),
-            all: arguments.node.clone(),
-            given: Vec::new(),
-            trusted_network: arguments.trusted_network,
-            checksums: arguments.checksums,
-            may_lack: matches!(arguments.command, Command::Devices(_)),
-            places: arguments.command.places(),
+    pub(crate) fn of(command: &Command) -> Result<Nodes, Failure> {
+        let Some(options) = command.machine() else {
+            return Ok(Nodes::default());
         };
-        if let Some(path) = &arguments.nodes {
+        let mut nodes = Nodes {
+            key: options.key.clone(),
+            all: options.node.clone(),
+            given: Vec::new(),
+            trusted_network: options.trusted_network,
+            checksums: options.checksums,
+            may_lack: matches!(command, Command::Devices(_)),
+            places: command.places(),
+        };
+        if let Some(path) = &options.nodes {
             nodes.read(path)?;
         }
         nodes.all.sort_by_key(|node| node.name);

@@ -11,14 +11,27 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::json::{Document, Error, Failed, SCHEMA};
 use crate::last_word::have_the_last_word;
+use crate::shown::{Shown, in_json};
+
+/// How and where a command says what it did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Form {
+    /// One object, for a program.
+    pub(crate) json: bool,
+    /// On standard error: standard output has the bytes of a file.
+    pub(crate) aside: bool,
+}
 
 /// Standard output and standard error.
+///
+/// Every text of others (paths, names, errors) goes to people as [`Shown`]: the methods that take plain text see to that, and
+/// the callers of [`Output::line`], which takes text that is dressed.
 ///
 /// If the reader closes the pipe early, only the printing ends: a copy goes on, and the exit code says
 /// how it ended.
 #[derive(Debug)]
 pub(crate) struct Output {
-    json: bool,
+    form: Form,
     closed: bool,
     style: Style,
     /// What people read as notes and remarks, for the object.
@@ -37,18 +50,21 @@ pub(crate) struct Style {
 }
 
 impl Output {
-    pub(crate) fn new(json: bool) -> Output {
+    pub(crate) fn new(form: Form) -> Output {
         Output {
-            json,
+            form,
             closed: false,
-            style: Style::of(&io::stdout()),
+            style: match form.aside {
+                true => Style::of(&io::stderr()),
+                false => Style::of(&io::stdout()),
+            },
             notes: Vec::new(),
         }
     }
 
     /// Whether the output is JSON, for a program.
     pub(crate) fn is_json(&self) -> bool {
-        self.json
+        self.form.json
     }
 
     pub(crate) fn style(&self) -> Style {
@@ -71,10 +87,14 @@ impl Output {
         if self.closed {
             return Ok(());
         }
-        let mut stdout = io::stdout().lock();
-        let written = stdout
-            .write_all(text.as_bytes())
-            .and_then(|()| stdout.flush());
+        let write = |stream: &mut dyn Write| {
+            let written = stream.write_all(text.as_bytes());
+            written.and_then(|()| stream.flush())
+        };
+        let written = match self.form.aside {
+            true => write(&mut io::stderr().lock()),
+            false => write(&mut io::stdout().lock()),
+        };
         match written {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                 self.closed = true;
@@ -105,7 +125,8 @@ impl Output {
             body,
         };
         let text = serde_json::to_string_pretty(&document);
-        text.map_err(|error| Failure::Output(error.into()))
+        let text = text.map_err(|error| Failure::Output(error.into()))?;
+        Ok(in_json(&text))
     }
 
     /// What was noted and remarked so far.
@@ -113,15 +134,34 @@ impl Output {
         &self.notes
     }
 
-    /// Prints a table: as wide as the terminal, or as its content if the output is no terminal.
+    /// Prints a table of plain text: as wide as the terminal, or as its content if the output is no terminal.
     ///
     /// # Errors
     /// As [`Output::line`].
-    pub(crate) fn table(&mut self, header: &[&str], rows: Vec<Vec<String>>) -> Result<(), Failure> {
+    pub(crate) fn table(
+        &mut self,
+        header: &[&str],
+        mut rows: Vec<Vec<String>>,
+    ) -> Result<(), Failure> {
+        for cell in rows.iter_mut().flatten() {
+            *cell = Shown(&cell).to_string();
+        }
+        self.figures(header, rows)
+    }
+
+    /// Prints a table in which each text is the program's own. Its cells may have several lines.
+    ///
+    /// # Errors
+    /// As [`Output::line`].
+    pub(crate) fn figures(
+        &mut self,
+        header: &[&str],
+        rows: Vec<Vec<String>>,
+    ) -> Result<(), Failure> {
         let mut table = Table::new();
         table.load_style(NOTHING);
         table.set_content_arrangement(ContentArrangement::Dynamic);
-        if let Some((_, columns)) = Term::stdout().size_checked() {
+        if let Some((_, columns)) = self.terminal().size_checked() {
             table.set_width(columns);
         }
         table.set_header(header);
@@ -139,11 +179,11 @@ impl Output {
     /// Prints a note on standard error; in JSON mode the object has it.
     pub(crate) fn note(&mut self, text: &str) {
         self.notes.push(text.into());
-        if !self.json {
+        if !self.form.json {
             let mut stderr = io::stderr().lock();
             let word = Style::of(&stderr).yellow("note:");
             // If standard error fails, there is no other place to report to.
-            let _ = writeln!(stderr, "{word} {text}");
+            let _ = writeln!(stderr, "{word} {}", Shown(text));
         }
     }
 
@@ -157,17 +197,23 @@ impl Output {
         dress: impl FnOnce(Style, &str) -> String,
     ) -> Result<(), Failure> {
         self.notes.push(text.into());
-        match self.json {
+        match self.form.json {
             true => Ok(()),
-            false => self.line(dress(self.style, text)),
+            false => self.line(dress(self.style, &Shown(text).to_string())),
         }
     }
 
     /// The number of columns of a line: those of the terminal, or 100 if the output is no terminal.
     pub(crate) fn columns(&self) -> usize {
-        Term::stdout()
-            .size_checked()
-            .map_or(100, |(_, columns)| columns.into())
+        let size = self.terminal().size_checked();
+        size.map_or(100, |(_, columns)| columns.into())
+    }
+
+    fn terminal(&self) -> Term {
+        match self.form.aside {
+            true => Term::stderr(),
+            false => Term::stdout(),
+        }
     }
 
     /// Prints a failure: an object on standard output for a program, a line on standard error for
@@ -176,7 +222,7 @@ impl Output {
         have_the_last_word();
         let message = failure.to_string();
         // If this cannot be written either, the exit code reports the failure.
-        if self.json {
+        if self.form.json {
             let kind = failure.kind();
             let error = Error {
                 kind: kind.as_str(),
@@ -184,11 +230,16 @@ impl Output {
                 message,
             };
             let _ = self.json(&Failed { error });
-        } else {
-            let mut stderr = io::stderr().lock();
-            let word = Style::of(&stderr).red("error:");
-            let _ = writeln!(stderr, "{word} {message}");
+        } else if !matches!(failure, Failure::Closed) {
+            self.error(&Shown(message).to_string());
         }
+    }
+
+    /// Prints a text in which nothing acts on a terminal as an error, for people.
+    pub(crate) fn error(&self, text: &str) {
+        let mut stderr = io::stderr().lock();
+        let word = Style::of(&stderr).red("error:");
+        let _ = writeln!(stderr, "{word} {text}");
     }
 }
 
@@ -201,6 +252,11 @@ impl Style {
         Style {
             color: stream.is_terminal() && !unwanted && !dumb,
         }
+    }
+
+    /// Whether nothing is styled.
+    pub(crate) fn is_plain(self) -> bool {
+        !self.color
     }
 
     pub(crate) fn bold(self, text: &str) -> String {

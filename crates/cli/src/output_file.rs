@@ -22,12 +22,12 @@ pub(crate) struct OutputFile {
 }
 
 impl OutputFile {
-    /// Makes an empty file of that length, under a name that nothing else has.
+    /// Makes an empty file, under a name that nothing else has.
     ///
     /// # Errors
     /// If the place is taken by something other than a writable file, or no file can be created in its
     /// folder.
-    pub(crate) fn new(path: &Path, len_bytes: u64) -> Result<OutputFile, Failure> {
+    pub(crate) fn new(path: &Path) -> Result<OutputFile, Failure> {
         let failed = |source| Failure::Create {
             path: path.into(),
             source,
@@ -55,13 +55,23 @@ impl OutputFile {
             unfinished.add(path, partial.path());
             partial
         };
-        let resized = partial.file().set_len(len_bytes);
-        let output_file = OutputFile {
+        Ok(OutputFile {
             shown: path.into(),
             partial: Some(partial),
-        };
-        resized.map_err(failed)?;
-        Ok(output_file)
+        })
+    }
+
+    /// Makes it that long: a hole.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub(crate) fn resize(&self, len_bytes: u64) -> Result<(), Failure> {
+        let partial = self.partial.as_ref().expect("it is not placed");
+        let resized = partial.file().set_len(len_bytes);
+        resized.map_err(|source| Failure::Create {
+            path: self.shown.clone(),
+            source,
+        })
     }
 
     /// The file, for the library to write.
@@ -87,7 +97,7 @@ impl OutputFile {
     /// As [`OutputFile::new`], and for `-`.
     pub(crate) fn text(option: &'static str, path: &Path) -> Result<OutputFile, Failure> {
         names_a_file(option, path)?;
-        OutputFile::new(path, 0)
+        OutputFile::new(path)
     }
 
     /// Writes the whole file and moves it to its place.
@@ -247,7 +257,8 @@ mod tests {
         let folder = Folder::new("placed");
         let path = folder.0.join("file");
         fs::write(&path, b"before").unwrap();
-        let output_file = OutputFile::new(&path, 5).unwrap();
+        let output_file = OutputFile::new(&path).unwrap();
+        output_file.resize(5).unwrap();
         output_file
             .host_file()
             .unwrap()
@@ -265,23 +276,23 @@ mod tests {
     fn what_is_given_up_leaves_nothing() {
         let folder = Folder::new("dropped");
         let path = folder.0.join("file");
-        drop(OutputFile::new(&path, 1 << 20).unwrap());
+        drop(OutputFile::new(&path).unwrap());
         assert_eq!(folder.files(), 0);
     }
 
     #[test]
     fn a_folder_and_a_missing_folder_are_refused_by_name() {
         let folder = Folder::new("refused");
-        let error = OutputFile::new(&folder.0, 0).unwrap_err();
+        let error = OutputFile::new(&folder.0).unwrap_err();
         assert!(error.to_string().contains(folder.0.to_str().unwrap()));
-        let error = OutputFile::new(&folder.0.join("no/file"), 0).unwrap_err();
+        let error = OutputFile::new(&folder.0.join("no/file")).unwrap_err();
         assert!(error.to_string().contains("no/file"), "{error}");
     }
 
     #[cfg(unix)]
     #[test]
     fn devices_and_read_only_files_are_never_replaced() {
-        let error = OutputFile::new(Path::new("/dev/null"), 0).unwrap_err();
+        let error = OutputFile::new(Path::new("/dev/null")).unwrap_err();
         assert!(error.to_string().contains("/dev/null"), "{error}");
         let folder = Folder::new("read-only");
         let path = folder.0.join("file");
@@ -289,7 +300,7 @@ mod tests {
         let mut permissions = fs::metadata(&path).unwrap().permissions();
         permissions.set_readonly(true);
         fs::set_permissions(&path, permissions).unwrap();
-        let error = OutputFile::new(&path, 0).unwrap_err();
+        let error = OutputFile::new(&path).unwrap_err();
         assert!(error.to_string().contains("read-only"), "{error}");
     }
 }

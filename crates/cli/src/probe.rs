@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use transload::Profile;
 use transload::model::LinkId;
 use transload::probe::{Found, Interval, PairReport, ProbeOptions, ProbePhase, ProbeReport};
-use transload::profile::{ENVIRONMENT, saved_path, verdicts_path};
+use transload::profile::{ENVIRONMENT, Point, saved_path, verdicts_path};
 
 use crate::arguments::ProbeArguments;
 use crate::costs::Wanted;
@@ -23,8 +24,9 @@ use crate::json::{self, seconds};
 use crate::machine::{Asked, Machine};
 use crate::output::{Output, Style};
 use crate::output_file::{OutputFile, replaceable, spares};
+use crate::shown::Shown;
 use advice::{Facts, advise};
-use matrix::{Matrix, SURE, Shown, WIDE, is_doubtful};
+use matrix::{Figure, Matrix, SURE, WIDE, is_doubtful};
 
 pub(crate) fn run(
     arguments: &ProbeArguments,
@@ -73,10 +75,13 @@ pub(crate) fn run(
         true => ProbeOptions::quick(),
         false => ProbeOptions::full(),
     };
+    if let Some(seconds) = arguments.seconds {
+        options.budget = Duration::from_secs(seconds.into());
+    }
     if arguments.topology.is_some() {
         // A model repeats itself to the nanosecond, whatever the machine below it has to do, and so is
-        // probed to the end; six are the fewest copies that have an interval of 95 %.
-        options.samples = 6;
+        // probed to the end.
+        options.samples = LEAST_SAMPLES;
         options.budget = UNHURRIED;
     }
     let mut known = match arguments.topology {
@@ -105,6 +110,11 @@ pub(crate) fn run(
         ControlFlow::Continue(())
     });
     bar.finish_and_clear();
+    if let Ok(path) = &place
+        && let Some(reason) = is_worse(&found.profile, path, &machine)
+    {
+        place = Err(reason);
+    }
     let saved = place.as_ref().map_or(Ok(()), |path| {
         // While this is held, no signal ends the program.
         let _whole = interrupt::unfinished();
@@ -114,10 +124,10 @@ pub(crate) fn run(
         place = Err(error.to_string());
     }
     let wrong = wrong_bytes(&found);
-    show(&found, arguments.quick, output)?;
+    show(&found, &options, output)?;
     match &place {
         Ok(path) if !output.is_json() => {
-            output.line(format_args!("Saved in {}.", path.display()))?
+            output.line(format_args!("Saved in {}.", Shown(path.display())))?
         }
         Ok(_) => {}
         Err(reason) => output.remark(&format!("Not saved: {reason}."), plain)?,
@@ -136,7 +146,7 @@ pub(crate) fn run(
             &json,
         ))?;
         if !output.is_json() {
-            output.line(format_args!("Page in {}.", path.display()))?;
+            output.line(format_args!("Page in {}.", Shown(path.display())))?;
         }
     }
     if !output.is_json() {
@@ -147,7 +157,8 @@ pub(crate) fn run(
                 found,
                 remedy,
             } = advice;
-            output.line(format_args!("{word} {about}: {found}. Remedy: {remedy}."))?;
+            let advice = format!("{about}: {found}. Remedy: {remedy}.");
+            output.line(format_args!("{word} {}", Shown(advice)))?;
         }
     }
     if !wrong.is_empty() {
@@ -221,6 +232,34 @@ fn prepare(path: &Path) -> Result<(), Failure> {
     })
 }
 
+/// Why the figures of a profile must not replace those at the path: none can be trusted, and some of those can.
+fn is_worse(profile: &Profile, path: &Path, machine: &Machine) -> Option<String> {
+    let topology = machine.manager.topology();
+    let before = Profile::load(path).ok()?;
+    let is_better = !has_sure(profile) && before.check(&topology).is_ok() && has_sure(&before);
+    is_better.then(|| {
+        format!(
+            "no figure of a link can be trusted, and {} has some that can; it is unchanged",
+            path.display()
+        )
+    })
+}
+
+/// Whether the time of a link can be trusted.
+fn has_sure(profile: &Profile) -> bool {
+    let points = profile.links().iter().flat_map(|link| &link.points);
+    let spread = |point: &Point| {
+        let half =
+            { point.high_ns.saturating_sub(point.ns) }.max(point.ns.saturating_sub(point.low_ns));
+        half as f64 / point.ns.max(1) as f64
+    };
+    let mut points = points.filter(|point| point.samples >= LEAST_SAMPLES);
+    points.any(|point| spread(point) <= WIDE)
+}
+
+/// The fewest copies of which the median has an interval of 95 %.
+const LEAST_SAMPLES: u32 = 6;
+
 /// Shows how much of the budget is used.
 fn bar(output: &Output, options: &ProbeOptions) -> ProgressBar {
     let target = match output.is_json() {
@@ -261,13 +300,13 @@ fn plain(_: Style, text: &str) -> String {
     text.into()
 }
 
-fn show(found: &ProbeReport, quick: bool, output: &mut Output) -> Result<(), Failure> {
+fn show(found: &ProbeReport, options: &ProbeOptions, output: &mut Output) -> Result<(), Failure> {
     let sizes = |pair: &PairReport| pair.bytes;
     let (first, last) = (
         found.pairs.iter().map(sizes).min(),
         found.pairs.iter().map(sizes).max(),
     );
-    let shown = [(last, Shown::Rates), (first, Shown::Times)];
+    let shown = [(last, Figure::Rates), (first, Figure::Times)];
     if !output.is_json() {
         for (bytes, shown) in shown {
             if let Some(bytes) = bytes {
@@ -285,7 +324,7 @@ fn show(found: &ProbeReport, quick: bool, output: &mut Output) -> Result<(), Fai
             Found::Time(interval) => Some(interval),
             _ => None,
         });
-    if let Some(doubt) = doubt(intervals, quick) {
+    if let Some(doubt) = doubt(intervals, options.budget) {
         output.remark(&doubt, Style::yellow)?;
     }
     let mut reasons = Vec::new();
@@ -341,17 +380,34 @@ fn show(found: &ProbeReport, quick: bool, output: &mut Output) -> Result<(), Fai
 const SIMULATED_TIMES: &str =
     "simulated: real bytes moved through a stand-in; the times are the model's";
 
-/// Says how many figures are not to be trusted, and what to do.
-fn doubt<'a>(intervals: impl Iterator<Item = &'a Interval>, quick: bool) -> Option<String> {
-    let count = intervals.filter(|interval| is_doubtful(interval)).count();
-    let quickly = if quick { ", without --quick" } else { "" };
-    let s = if count == 1 { "" } else { "s" };
-    let wide = WIDE * 100.0;
-    (count > 0).then(|| {
-        format!(
-            "do not trust {count} figure{s} marked ! (over ±{wide:.0}%): close other programs, probe again{quickly}"
-        )
-    })
+/// Says how many figures are not to be trusted, why, and what to do.
+fn doubt<'a>(intervals: impl Iterator<Item = &'a Interval>, budget: Duration) -> Option<String> {
+    let (doubtful, sure): (Vec<&Interval>, Vec<&Interval>) =
+        intervals.partition(|interval| is_doubtful(interval));
+    let count = doubtful.len();
+    let few = { doubtful.iter() }
+        .filter(|interval| interval.samples < LEAST_SAMPLES)
+        .count();
+    let (s, wide) = (if count == 1 { "" } else { "s" }, WIDE * 100.0);
+    let told = match sure.is_empty() && count > 1 {
+        true => format!("do not trust any of the {count} figures (marked !)"),
+        false => format!("do not trust {count} figure{s} marked !"),
+    };
+    // Copies whose times differ say that something else uses the machine; too few of them, that the time was short.
+    let mut reasons = Vec::new();
+    if few > 0 {
+        let longer = budget.as_secs().saturating_mul(4).clamp(1, 24 * 3600);
+        reasons.push(format!(
+            "{few} of fewer than {LEAST_SAMPLES} copies: probe longer, as with --seconds {longer}"
+        ));
+    }
+    if few < count {
+        reasons.push(format!(
+            "{} over ±{wide:.0}%: close other programs, and probe again",
+            count - few
+        ));
+    }
+    (count > 0).then(|| format!("{told}: {}", reasons.join("; ")))
 }
 
 fn document(
@@ -407,15 +463,18 @@ mod tests {
     fn figures_that_cannot_be_trusted_are_counted_with_what_to_do() {
         let of = |times: &[u64]| Interval::of(times).unwrap();
         let [narrow, wide, unknown] = [&[100; 10][..], &[50, 100].repeat(5), &[100]].map(of);
-        let told = |intervals: &[&Interval], quick| doubt(intervals.iter().copied(), quick);
-        assert_eq!(told(&[&narrow], true), None);
-        let begin =
-            "do not trust 2 figures marked ! (over ±20%): close other programs, probe again";
-        let all = [&wide, &narrow, &unknown];
-        assert_eq!(told(&all, false).unwrap(), begin);
+        let told = |intervals: &[&Interval]| {
+            doubt(intervals.iter().copied(), Duration::from_secs(10)).unwrap_or_default()
+        };
+        assert_eq!(told(&[&narrow]), "");
         assert_eq!(
-            told(&all, true).unwrap(),
-            format!("{begin}, without --quick")
+            told(&[&wide, &narrow, &unknown]),
+            "do not trust 2 figures marked !: 1 of fewer than 6 copies: probe longer, as with --seconds 40; 1 over ±20%: \
+             close other programs, and probe again"
+        );
+        assert_eq!(
+            told(&[&wide, &wide]),
+            "do not trust any of the 2 figures (marked !): 2 over ±20%: close other programs, and probe again"
         );
     }
 

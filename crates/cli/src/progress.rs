@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use transload::{ByteRate, ByteSize, Report, Transfer, TransferError};
 
+use crate::shown::Shown;
+
 /// Shows how far the hops of one command have come.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -92,7 +94,7 @@ impl Progress {
         // Only the position draws, so that one picture shows all three.
         let bar = bar
             .with_prefix(figures)
-            .with_message(format!("{label}{more}"));
+            .with_message(format!("{}{more}", Shown(label)));
         bar.set_position(done);
         self.bar = Some(bar);
     }
@@ -106,7 +108,8 @@ impl Progress {
 
 fn bar(all: u64, label: &str, target: ProgressDrawTarget) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg}  {bar:30}  {prefix}");
-    let bar = ProgressBar::with_draw_target(Some(all), target).with_message(label.to_owned());
+    let bar =
+        ProgressBar::with_draw_target(Some(all), target).with_message(Shown(label).to_string());
     match style {
         Ok(style) => bar.with_style(style.progress_chars("━╸─")),
         Err(_) => bar,

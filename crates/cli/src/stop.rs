@@ -1,17 +1,27 @@
 //! A stop of a copy, as it is typed.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use transload::model::{Name, ParseError};
 use transload::{DeviceId, DeviceKind, DeviceName, MemoryKind, Place};
 
-/// A memory on the way: `cpu:0`, `cpu:0/shared`, `sim:1`; or a file, `cpu:0/file:PATH`.
+use crate::shown::Shown;
+
+/// A memory on the way: `cpu:0`, `cpu:0/shared`, `sim:1`; or a file, `cpu:0/file:PATH`; or `-`, which is standard input at the
+/// begin and standard output at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stop {
     place: Place,
-    path: Option<PathBuf>,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Memory,
+    File(PathBuf),
+    Standard,
 }
 
 /// What stands where a stop may stand.
@@ -22,15 +32,20 @@ pub(crate) enum Word {
     And,
 }
 
-impl FromStr for Word {
-    type Err = StopError;
-
-    fn from_str(text: &str) -> Result<Word, StopError> {
-        match text {
-            "+" => Ok(Word::And),
-            stop => stop.parse().map(Word::Stop),
+impl Word {
+    /// # Errors
+    /// If it is neither a stop nor a `+`.
+    pub(crate) fn new(text: &OsStr) -> Result<Word, StopError> {
+        match text.to_str() {
+            Some("+") => Ok(Word::And),
+            _ => Stop::new(text).map(Word::Stop),
         }
     }
+}
+
+/// Whether a path asks for standard input or standard output.
+pub(crate) fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
 }
 
 /// Takes what was typed apart into the stops that bytes visit one after the other, and those that get them at once at the
@@ -57,6 +72,10 @@ pub(crate) fn stops(words: &[Word]) -> Result<(Vec<Stop>, Vec<Stop>), StopError>
             Word::Stop(stop) => chain.push(stop.clone()),
         }
     }
+    let before = chain.len() - usize::from(last.is_empty() && !chain.is_empty());
+    if chain[..before].iter().chain(&last).any(Stop::is_standard) {
+        return Err(StopError::StandardBefore);
+    }
     match joins {
         true => Err(StopError::LooseAnd),
         false => Ok((chain, last)),
@@ -68,7 +87,7 @@ pub(crate) fn stops(words: &[Word]) -> Result<(Vec<Stop>, Vec<Stop>), StopError>
 pub(crate) enum StopError {
     #[error(transparent)]
     Place(#[from] ParseError),
-    #[error("{text:?} is no device or memory; a file is cpu:0/file:{text}{}", AtNode(.text))]
+    #[error("{text:?} is no device or memory; a file is cpu:0/file:{}{}", Shown(.text), AtNode(.text))]
     BarePath { text: String },
     #[error(
         "{text:?} is not a stop: only cpu:0 of this machine has files, so write cpu:0/file:PATH"
@@ -80,6 +99,10 @@ pub(crate) enum StopError {
     LooseAnd,
     #[error("stops joined by + are the last ones: bytes go on from one stop alone")]
     AfterAnd,
+    #[error("- is standard output, which is one last stop alone; a file named - is cpu:0/file:-")]
+    StandardBefore,
+    #[error("{} is no device or memory, whose names are UTF-8; a file is cpu:0/file:PATH", Shown(.text.display()))]
+    NotUtf8 { text: OsString },
 }
 
 /// How memory of a machine is named, where the text may have been meant as one.
@@ -99,8 +122,16 @@ impl Stop {
     pub(crate) fn file(path: &Path) -> Stop {
         Stop {
             place: DeviceId::CPU0.memory(MemoryKind::File).into(),
-            path: Some(path.into()),
+            kind: match is_standard(path) {
+                true => Kind::Standard,
+                false => Kind::File(path.into()),
+            },
         }
+    }
+
+    /// Whether it is standard input or standard output.
+    pub(crate) fn is_standard(&self) -> bool {
+        self.kind == Kind::Standard
     }
 
     pub(crate) fn place(&self) -> Place {
@@ -108,21 +139,15 @@ impl Stop {
     }
 
     /// The stop as a table shows it in at most `widest` columns: the directories of a long path left out, and where
-    /// that is not enough, the beginning of its name.
+    /// that is not enough, the beginning of its name. Nothing of it acts on a terminal.
     pub(crate) fn short(&self, widest: usize) -> String {
-        let whole = self.to_string();
-        let Some(path) = self
-            .path
-            .as_deref()
-            .filter(|_| whole.chars().count() > widest)
-        else {
+        let whole = Shown(self).to_string();
+        let Some(path) = self.path().filter(|_| whole.chars().count() > widest) else {
             return whole;
         };
         let place = format!("{}{FILE_SIGN}…", self.place);
-        let name = path
-            .file_name()
-            .unwrap_or(path.as_os_str())
-            .to_string_lossy();
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        let name = Shown(name.display()).to_string();
         let room = widest.saturating_sub(place.chars().count());
         match name.chars().count().checked_sub(room) {
             None => format!("{place}/{name}"),
@@ -130,17 +155,22 @@ impl Stop {
         }
     }
 
-    /// The file that it is; `None` for memory.
+    /// The file that it is; `None` for memory, and for standard input and output.
     pub(crate) fn path(&self) -> Option<&Path> {
-        self.path.as_deref()
+        match &self.kind {
+            Kind::File(path) => Some(path),
+            Kind::Memory | Kind::Standard => None,
+        }
     }
-}
 
-impl FromStr for Stop {
-    type Err = StopError;
-
-    fn from_str(text: &str) -> Result<Stop, StopError> {
-        let Some((device, path)) = text.split_once(FILE) else {
+    fn new(text: &OsStr) -> Result<Stop, StopError> {
+        if is_standard(Path::new(text)) {
+            return Ok(Stop::file(Path::new(text)));
+        }
+        let Some((device, path)) = split_path(text) else {
+            let text = text
+                .to_str()
+                .ok_or_else(|| StopError::NotUtf8 { text: text.into() })?;
             if is_bare_path(text) {
                 return Err(StopError::BarePath { text: text.into() });
             }
@@ -148,24 +178,47 @@ impl FromStr for Stop {
             if text.ends_with("/file") {
                 return Err(StopError::NoPath { text: text.into() });
             }
-            return Ok(Stop { place, path: None });
+            let kind = Kind::Memory;
+            return Ok(Stop { place, kind });
         };
+        let text = || text.to_string_lossy().into_owned();
         if device.parse::<DeviceName>()? != DeviceName::Id(DeviceId::CPU0) {
-            return Err(StopError::FileElsewhere { text: text.into() });
+            return Err(StopError::FileElsewhere { text: text() });
         }
-        if path.is_empty() {
-            return Err(StopError::NoPath { text: text.into() });
+        if path.as_os_str().is_empty() {
+            return Err(StopError::NoPath { text: text() });
         }
-        Ok(Stop::file(Path::new(path)))
+        Ok(Stop {
+            place: DeviceId::CPU0.memory(MemoryKind::File).into(),
+            kind: Kind::File(path),
+        })
     }
+}
+
+/// The device before the first `/file:`, and the path behind it, which may be any bytes.
+#[cfg(unix)]
+fn split_path(text: &OsStr) -> Option<(&str, PathBuf)> {
+    use std::os::unix::ffi::OsStrExt;
+    let bytes = text.as_bytes();
+    let at = bytes
+        .windows(FILE.len())
+        .position(|part| part == FILE.as_bytes())?;
+    let device = str::from_utf8(&bytes[..at]).ok()?;
+    Some((device, OsStr::from_bytes(&bytes[at + FILE.len()..]).into()))
+}
+
+#[cfg(not(unix))]
+fn split_path(text: &OsStr) -> Option<(&str, PathBuf)> {
+    let (device, path) = text.to_str()?.split_once(FILE)?;
+    Some((device, path.into()))
 }
 
 impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.place.fmt(f)?;
-        match &self.path {
-            Some(path) => write!(f, "{FILE_SIGN}{}", path.display()),
-            None => Ok(()),
+        match &self.kind {
+            Kind::Memory => self.place.fmt(f),
+            Kind::File(path) => write!(f, "{}{FILE_SIGN}{}", self.place, path.display()),
+            Kind::Standard => f.write_str("-"),
         }
     }
 }
@@ -200,6 +253,10 @@ const FILE_SIGN: char = ':';
 mod tests {
     use super::*;
 
+    fn stop(text: &str) -> Result<Stop, StopError> {
+        Stop::new(text.as_ref())
+    }
+
     #[test]
     fn stops_round_trip() {
         for text in [
@@ -209,16 +266,19 @@ mod tests {
             "cpu:0/file:back.bin",
             "cpu:0/file:/a:b/file:c d",
         ] {
-            assert_eq!(text.parse::<Stop>().unwrap().to_string(), text);
+            assert_eq!(stop(text).unwrap().to_string(), text);
         }
-        let path = "cpu:0/file:/a:b/file:c d".parse::<Stop>().unwrap();
+        let path = stop("cpu:0/file:/a:b/file:c d").unwrap();
         assert_eq!(path.path(), Some(Path::new("/a:b/file:c d")));
     }
 
     #[test]
     fn a_sign_between_the_last_stops_joins_them() {
         let parsed = |text: &str| {
-            let words: Vec<Word> = text.split(' ').map(|word| word.parse().unwrap()).collect();
+            let words: Vec<Word> = text
+                .split(' ')
+                .map(|word| Word::new(word.as_ref()).unwrap())
+                .collect();
             let names = |stops: Vec<Stop>| stops.iter().map(Stop::to_string).collect::<Vec<_>>();
             stops(&words).map(|(chain, last)| (names(chain).join(" "), names(last).join(" ")))
         };
@@ -233,11 +293,27 @@ mod tests {
             assert_eq!(parsed(text), Err(StopError::LooseAnd), "{text}");
         }
         assert_eq!(parsed("sim:0 + sim:1 cpu:0"), Err(StopError::AfterAnd));
+        assert_eq!(parsed("cpu:0 -"), split("cpu:0 -", ""));
+        for text in ["- cpu:0", "cpu:0 + -", "- + cpu:0", "- -"] {
+            assert_eq!(parsed(text), Err(StopError::StandardBefore), "{text}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_path_of_any_bytes_is_a_stop() {
+        use std::os::unix::ffi::OsStrExt;
+        let stop = Stop::new(OsStr::from_bytes(b"cpu:0/file:/a\xff/file:\x1b")).unwrap();
+        let path = Path::new(OsStr::from_bytes(b"/a\xff/file:\x1b"));
+        assert_eq!(stop.path(), Some(path));
+        assert_eq!(stop.short(99), "cpu:0/file:/a\u{fffd}/file:\\u{1b}");
+        let error = Stop::new(OsStr::from_bytes(b"a\xff")).unwrap_err();
+        assert!(error.to_string().contains("cpu:0/file:PATH"), "{error}");
     }
 
     #[test]
     fn long_paths_are_shown_by_their_names() {
-        let short = |text: &str| text.parse::<Stop>().unwrap().short(36);
+        let short = |text: &str| stop(text).unwrap().short(36);
         assert_eq!(
             short("cpu:0/file:folder/back.bin"),
             "cpu:0/file:folder/back.bin"
@@ -264,7 +340,7 @@ mod tests {
             ("/tmp/back", "cpu:0/file:/tmp/back"),
             ("folder/back", "cpu:0/file:folder/back"),
         ] {
-            let error = text.parse::<Stop>().unwrap_err();
+            let error = stop(text).unwrap_err();
             assert!(error.to_string().contains(named), "{error}");
         }
     }
@@ -283,7 +359,7 @@ mod tests {
             "sim",
             uuid,
         ] {
-            assert_eq!(text.parse::<Stop>().map(|stop| stop.path), Ok(None));
+            assert_eq!(stop(text).map(|stop| stop.kind), Ok(Kind::Memory));
         }
     }
 }

@@ -210,11 +210,11 @@ fn the_user_is_told_what_to_do_in_place_of_what_was_refused() {
              first, as in cat /proc/cpuinfo > FILE, and take that",
         ),
         (
-            &["copy", "-", "cpu:0"],
+            &["inspect", "-"],
             2,
             &format!(
-                "-: {missing}; standard input is not read: write it to a regular file first, as in cat > FILE, and take \
-                 that"
+                "-: {missing}; only copy reads standard input: write it to a regular file first, as in cat > FILE, and \
+                 take that"
             ),
         ),
         (
@@ -358,18 +358,70 @@ fn a_folder_in_which_nothing_can_be_created_is_named() {
 }
 
 #[test]
-fn standard_output_is_no_destination() {
+fn a_trace_does_not_go_to_standard_output_and_a_file_may_be_named_so() {
     let folder = Folder::new("dash");
     folder.file("model", 100);
-    let copy = ["copy", "model", "cpu:0", "--out", "-"];
-    refused(
-        &folder,
-        &copy,
-        2,
-        &["--out - does not write to standard output; name a file; a file named - is --out ./-"],
-    );
+    let copy = ["copy", "model", "cpu:0", "--trace", "-"];
+    let told =
+        "--trace - does not write to standard output; name a file; a file named - is --trace ./-";
+    refused(&folder, &copy, 2, &[told]);
     folder.json(&["copy", "model", "cpu:0", "--out", "./-"]);
     assert_eq!(folder.names(), ["-", "model"]);
+    folder.json(&["copy", "./-", "cpu:0/file:-"]);
+}
+
+#[test]
+fn standard_output_is_the_last_stop_alone() {
+    let folder = Folder::new("dashes");
+    folder.file("model", 100);
+    for copy in [
+        &["copy", "model", "-", "cpu:0"][..],
+        &["copy", "model", "cpu:0", "+", "-"],
+        &["copy", "model", "-", "--out", "back"],
+        &["copy", "model", "-", "--out", "-"],
+    ] {
+        // All that is said goes to standard error, and the object too.
+        for arguments in [copy, &[copy, &["--json"]].concat()] {
+            let run = folder.run(arguments);
+            assert_eq!((run.code(), run.stdout()), (2, String::new()));
+            let told = "- is standard output, which is one last stop alone";
+            assert!(run.stderr().contains(told), "{}", run.stderr());
+        }
+    }
+    assert_eq!(folder.names(), ["model"]);
+}
+
+#[test]
+fn a_command_refuses_the_options_that_it_does_not_use() {
+    let folder = Folder::new("options");
+    folder.model("model", 10);
+    for command in [
+        &["inspect", "model"][..],
+        &["key", "key"],
+        &["completions", "bash"],
+    ] {
+        for option in [
+            &["--profile", "profile"][..],
+            &["--key", "key"],
+            &["--nodes", "nodes"],
+            &["--trusted-network"],
+            &["--checksums"],
+        ] {
+            refused(&folder, &[command, option].concat(), 2, &[option[0]]);
+        }
+        let help = folder.run(&["help", command[0]]).stdout();
+        assert!(
+            !help.contains("--profile") && !help.contains("--node"),
+            "{help}"
+        );
+        assert_eq!(help, folder.run(&[command[0], "--help"]).stdout());
+    }
+    let help = folder.run(&["help", "copy"]).stdout();
+    assert!(
+        help.contains("--profile") && help.contains("--node "),
+        "{help}"
+    );
+    assert_eq!(folder.names(), ["model"]);
 }
 
 #[test]

@@ -3,9 +3,12 @@
 mod support;
 
 use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+use std::thread;
 
 use serde_json::{Value, json};
-use support::{Folder, fields, topology};
+use support::{Folder, Run, fields, topology};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Sizes around those of chunks and file blocks.
@@ -594,4 +597,199 @@ fn a_trace_has_the_bytes_of_each_hop_and_a_place_of_its_own() {
         assert!(run.stderr().contains(reason), "{place}: {}", run.stderr());
     }
     assert_eq!(folder.names(), ["back", "model", "trace.json"]);
+}
+
+/// Runs with bytes on standard input.
+fn fed(folder: &Folder, bytes: &[u8], arguments: &[&str]) -> Run {
+    let mut command = folder.command(arguments);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let bytes = bytes.to_vec();
+    let feeder = thread::spawn(move || {
+        // A program that refuses its arguments reads nothing.
+        let _ = stdin.write_all(&bytes);
+    });
+    let run = Run(child.wait_with_output().unwrap());
+    feeder.join().unwrap();
+    run
+}
+
+#[test]
+fn standard_input_is_copied_and_standard_output_gets_what_arrived() {
+    let folder = Folder::new("standard");
+    for len in SIZES {
+        let bytes = folder.file("model", len);
+        let run = fed(
+            &folder,
+            &bytes,
+            &["copy", "-", "cpu:0", "--out", "back", "--verify", "--json"],
+        );
+        let said = run.json();
+        assert_eq!(said["bytes"], len);
+        assert_eq!(
+            (&said["hops"][0]["src"], &said["hops"][1]["dst"]),
+            (&json!("-"), &json!("cpu:0/file:back"))
+        );
+        assert_eq!(fs::read(folder.path("back")).unwrap(), bytes);
+
+        for copy in [
+            &["copy", "model", "-"][..],
+            &["copy", "model", "cpu:0/shared", "--verify", "--out", "-"],
+            &["copy", "-", "cpu:0", "-"],
+        ] {
+            let run = fed(&folder, &bytes, copy);
+            assert_eq!(run.code(), 0, "{}", run.stderr());
+            assert!(run.0.stdout == bytes, "{copy:?}");
+            // The table is out of the way.
+            assert!(run.stderr().starts_with("HOP "), "{}", run.stderr());
+            let run = fed(&folder, &bytes, &[copy, &["--json"]].concat());
+            assert!(run.0.stdout == bytes, "{copy:?}");
+            let said: Value = serde_json::from_str(&run.stderr()).unwrap();
+            assert_eq!((&said["bytes"], &said["schema"]), (&json!(len), &json!(2)));
+        }
+    }
+    // What cannot be copied leaves standard output empty.
+    let run = fed(&folder, b"bytes", &["copy", "-", "cuda:99", "-"]);
+    assert_eq!((run.code(), run.stdout()), (3, String::new()));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_reader_that_wants_no_more_ends_a_copy_without_a_word() {
+    let folder = Folder::new("closed");
+    folder.file("model", 5 << 20);
+    let mut command = folder.command(&["copy", "model", "-"]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let run = Run(child.wait_with_output().unwrap());
+    assert_eq!((run.code(), run.stderr()), (141, String::new()));
+}
+
+#[cfg(unix)]
+#[test]
+fn names_that_are_not_text_are_names_of_files_everywhere() {
+    use std::ffi::{OsStr, OsString};
+    use std::os::unix::ffi::OsStrExt;
+    let folder = Folder::new("odd-names");
+    let bytes = folder.file("model", 5000);
+    folder.model("tensors", 100);
+    let odd = |begin: &str| -> OsString {
+        OsStr::from_bytes(&[begin.as_bytes(), b"odd\xff\xfe"].concat()).into()
+    };
+    let run = |arguments: &[OsString]| {
+        let run = Run(folder
+            .command(&["--json"])
+            .args(arguments)
+            .output()
+            .unwrap());
+        assert_eq!(run.code(), 0, "{}", run.stdout());
+        run.json()
+    };
+    let text = |text: &str| OsString::from(text);
+    let read = |name: &OsStr| fs::read(folder.0.join(name)).unwrap();
+    let said = run(&[
+        text("copy"),
+        text("model"),
+        odd("cpu:0/file:"),
+        text("--trace"),
+        odd("trace-"),
+    ]);
+    assert_eq!(read(&odd("")), bytes);
+    assert!(!read(&odd("trace-")).is_empty());
+    assert_eq!(said["hops"][0]["dst"], "cpu:0/file:odd\u{fffd}\u{fffd}");
+    run(&[
+        text("copy"),
+        odd(""),
+        text("cpu:0"),
+        text("--out"),
+        odd("out-"),
+    ]);
+    assert_eq!(read(&odd("out-")), bytes);
+    run(&[text("load"), text("tensors"), text("--save"), odd("save-")]);
+    run(&[text("inspect"), odd("save-")]);
+    run(&[text("key"), odd("key-")]);
+    fs::write(folder.0.join(odd("topology-")), support::TINY).unwrap();
+    let described = [text("--topology"), odd("topology-")];
+    let probe = [
+        text("probe"),
+        text("--quick"),
+        text("--profile"),
+        odd("profile-"),
+        text("--html"),
+        odd("page-"),
+    ];
+    run(&[&probe[..], &described].concat());
+    let explain = [
+        text("explain"),
+        text("cpu:0"),
+        text("cpu:0"),
+        text("1MiB"),
+        text("--profile"),
+        odd("profile-"),
+    ];
+    run(&[&explain[..], &described].concat());
+    assert!(!read(&odd("page-")).is_empty());
+}
+
+/// A file system without holes has no sparse source either, so the figures are compared with those of the source.
+#[cfg(target_os = "linux")]
+#[test]
+fn holes_of_a_file_stay_holes_in_what_is_made_of_it() {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    let folder = Folder::new("sparse");
+    let sparse = fs::File::create(folder.path("sparse")).unwrap();
+    sparse.set_len(64 << 20).unwrap();
+    for at in [0, (20 << 20) + 5, (63 << 20) + 1] {
+        sparse.write_all_at(&support::bytes(70_000), at).unwrap();
+    }
+    let wanted = fs::read(folder.path("sparse")).unwrap();
+    let blocks = |name: &str| fs::metadata(folder.path(name)).unwrap().blocks();
+    // Bytes that passed memory have holes where whole blocks are zeros, of which each piece of content may have two.
+    let most = blocks("sparse") + 3 * 2 * (64 << 10) / 512;
+    for copy in [
+        &["copy", "sparse", "cpu:0/file:back"][..],
+        &["copy", "sparse", "cpu:0/file:back", "--verify"],
+        &["copy", "sparse", "cpu:0/shared", "--out", "back"],
+        &["copy", "sparse", "cpu:0", "+", "cpu:0/file:back"],
+    ] {
+        folder.json(copy);
+        assert!(fs::read(folder.path("back")).unwrap() == wanted, "{copy:?}");
+        assert!(
+            blocks("back") <= most,
+            "{copy:?}: {} of {}",
+            blocks("back"),
+            blocks("sparse")
+        );
+        fs::remove_file(folder.path("back")).unwrap();
+    }
+
+    let len = 32_u64 << 20;
+    let header = format!(r#"{{"a":{{"dtype":"U8","shape":[{len}],"data_offsets":[0,{len}]}}}}"#);
+    let model = fs::File::create(folder.path("model")).unwrap();
+    model
+        .write_all_at(&(header.len() as u64).to_le_bytes(), 0)
+        .unwrap();
+    model.write_all_at(header.as_bytes(), 8).unwrap();
+    model.set_len(8 + header.len() as u64 + len).unwrap();
+    model
+        .write_all_at(&support::bytes(70_000), 20 << 20)
+        .unwrap();
+    folder.json(&["load", "model", "--save", "saved", "--verify"]);
+    let saved = fs::read(folder.path("saved")).unwrap();
+    let model = fs::read(folder.path("model")).unwrap();
+    let tensor = |file: &[u8]| file[file.len() - len as usize..].to_vec();
+    assert!(tensor(&saved) == tensor(&model));
+    assert!(
+        blocks("saved") <= blocks("model") + 3 * 2 * (64 << 10) / 512,
+        "{}",
+        blocks("saved")
+    );
 }

@@ -87,6 +87,32 @@ fn a_file_goes_to_other_machines_and_back() {
     );
 }
 
+#[test]
+fn a_profile_that_was_measured_without_another_machine_is_used_beside_it() {
+    let folder = Folder::new("nodes-profile");
+    let served = Served::start(&folder, "box2");
+    let probe = ["probe", "--seconds", "1", "--profile", "profile.toml"];
+    assert_eq!(folder.run(&probe).code(), 0);
+    let explain = [
+        "explain",
+        "cpu:0",
+        "box2/cpu:0",
+        "1MiB",
+        "--profile",
+        "profile.toml",
+    ];
+    let reach = ["--key", "key", "--node", &served.node];
+    let run = folder.run(&[&explain[..], &reach].concat());
+    assert_eq!((run.code(), run.stderr()), (0, String::new()));
+    // And one that was measured beside another machine is used without it.
+    let text = fs::read_to_string(folder.path("profile.toml")).unwrap();
+    let other = "[[machine.device]]\nid = \"box3/cpu:0\"\nbackend = \"box3\"\nname = \"CPU\"\n\n[[machine.device]]";
+    let text = text.replacen("[[machine.device]]", other, 1);
+    fs::write(folder.path("profile.toml"), text).unwrap();
+    let run = folder.run(&[&explain[..], &reach].concat());
+    assert_eq!((run.code(), run.stderr()), (0, String::new()));
+}
+
 /// A network of its own, with the loopback device alone; removed when dropped.
 struct Network(String);
 

@@ -457,3 +457,52 @@ fn a_large_machine_fits_a_hundred_columns() {
         assert_eq!(headings.count(), 2, "{memory}: {out}");
     }
 }
+
+#[test]
+fn figures_that_cannot_be_trusted_do_not_replace_some_that_can() {
+    let folder = Folder::new("probe-doubtful");
+    let path = folder.path("profile.toml");
+    // Every machine has its own first lines. A second is too short for any link of it to be measured well.
+    let sizes = |run: Run| {
+        assert_eq!(run.code(), 0, "{}", run.stderr());
+        run.stdout()
+    };
+    sizes(with_saved(
+        &folder,
+        "profile.toml",
+        &["probe", "--seconds", "1"],
+    ));
+    let text = fs::read_to_string(&path)
+        .unwrap()
+        .replace("link = []\n", "");
+    let machine = text.split("[[link]]").next().unwrap();
+    let sure = format!("{machine}{LINK}");
+    let unsure = sure.replace("samples = 50", "samples = 5");
+    let wide = sure.replace("high_ns = 13_000", "high_ns = 23_000");
+    let topology = "profile.toml";
+    for (before, stays) in [(&sure, true), (&unsure, false), (&wide, false)] {
+        fs::write(&path, before).unwrap();
+        let said = sizes(with_saved(&folder, topology, &["probe", "--seconds", "1"]));
+        let after = fs::read_to_string(&path).unwrap();
+        let is_unchanged = after == *before;
+        // A fast machine has some sure figures after a second.
+        let told = "no figure of a link can be trusted, and";
+        assert_eq!(said.contains(told), is_unchanged, "{said}");
+        assert!(stays || !is_unchanged, "{said}");
+    }
+}
+
+#[test]
+fn the_time_of_a_probe_is_a_number_of_seconds_up_to_a_day() {
+    let folder = folder("probe-seconds");
+    for seconds in ["0", "86401", "-1", "1.5", "soon"] {
+        support::refused(
+            &folder,
+            &["probe", &format!("--seconds={seconds}")],
+            2,
+            &["--seconds"],
+        );
+    }
+    let topology = [&PROBE[..], &["--seconds", "5"]].concat();
+    support::refused(&folder, &topology, 2, &["--seconds", "--topology"]);
+}

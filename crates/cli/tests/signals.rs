@@ -5,11 +5,18 @@ mod support;
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Folder, Run};
+
+/// Those that ask a program to end, by name, and the exit codes that shells give for them.
+const SIGNALS: [(Signal, &str, i32); 3] = [
+    (Signal::HUP, "SIGHUP", 129),
+    (Signal::INT, "SIGINT", 130),
+    (Signal::TERM, "SIGTERM", 143),
+];
 
 /// Begins a copy that takes longer than any test, and returns when the program writes its file. The source takes no
 /// room on the disk, and neither does the end of the written part.
@@ -44,7 +51,7 @@ fn end(child: Child, signal: Signal) -> Run {
 #[test]
 fn a_signal_removes_the_unfinished_file_and_says_so() {
     let folder = Folder::new("signal");
-    for (signal, name, code) in [(Signal::INT, "SIGINT", 130), (Signal::TERM, "SIGTERM", 143)] {
+    for (signal, name, code) in SIGNALS {
         let run = end(begin(&folder, &[]), signal);
         let told = format!("error: stopped by {name}; removed what there was of back\n");
         assert_eq!((run.code(), run.stderr()), (code, told));
@@ -53,10 +60,36 @@ fn a_signal_removes_the_unfinished_file_and_says_so() {
     }
 }
 
+/// As by `nohup`, and in the background of a shell.
+#[test]
+fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
+    let folder = Folder::new("signal-ignored");
+    File::create(folder.path("huge"))
+        .unwrap()
+        .set_len(1 << 40)
+        .unwrap();
+    let script = "trap '' HUP INT; exec \"$0\" copy huge cpu:0/file:back --verify";
+    let mut command = Command::new("sh");
+    command.current_dir(&folder.0).env("TRANSLOAD_PROFILE", "");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_transload")]);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    while partial(&folder).is_empty() {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended too early");
+        thread::yield_now();
+    }
+    let process = Pid::from_child(&child);
+    for signal in [Signal::HUP, Signal::INT] {
+        kill_process(process, signal).unwrap();
+    }
+    // A signal that is not ignored would have been taken first: the lower number is.
+    let run = end(child, Signal::TERM);
+    assert_eq!(run.code(), 143, "{}", run.stderr());
+}
+
 #[test]
 fn a_program_is_told_of_a_signal_by_the_one_object() {
     let folder = Folder::new("signal-json");
-    for (signal, name, code) in [(Signal::INT, "SIGINT", 130), (Signal::TERM, "SIGTERM", 143)] {
+    for (signal, name, code) in SIGNALS {
         let run = end(begin(&folder, &["--json"]), signal);
         assert_eq!(run.code(), code);
         let error = &run.json()["error"];
@@ -101,7 +134,7 @@ fn works_in_a_nameless_file(child: &Child) -> bool {
 fn a_signal_during_a_probe_leaves_the_old_profile() {
     let folder = Folder::new("signal-probe");
     fs::write(folder.path("profile.toml"), "the old one").unwrap();
-    for (signal, name, code) in [(Signal::INT, "SIGINT", 130), (Signal::TERM, "SIGTERM", 143)] {
+    for (signal, name, code) in SIGNALS {
         let mut command = folder.command(&["probe", "--profile", "profile.toml"]);
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();

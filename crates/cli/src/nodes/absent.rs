@@ -6,7 +6,7 @@ use std::str::FromStr;
 use transload::model::Name;
 use transload::{ErrorClass, TransferManager};
 
-use crate::arguments::{Arguments, ServeArguments};
+use crate::arguments::{Command, ServeArguments};
 use crate::failure::Failure;
 use crate::machine::Asked;
 use crate::output::Output;
@@ -62,8 +62,8 @@ pub(crate) struct Lack {
 }
 
 impl Nodes {
-    pub(crate) fn of(arguments: &Arguments) -> Result<Nodes, Failure> {
-        match arguments.nodes {
+    pub(crate) fn of(command: &Command) -> Result<Nodes, Failure> {
+        match command.machine().and_then(|options| options.nodes.as_ref()) {
             Some(_) => Err(Unreachable.into()),
             None => Ok(Nodes),
         }

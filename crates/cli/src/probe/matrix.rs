@@ -8,7 +8,7 @@ use crate::output::Output;
 
 /// The figure that a cell of the matrix shows above the method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum Figure {
     Rates,
     Times,
 }
@@ -18,11 +18,11 @@ pub(super) struct Matrix<'a> {
     pairs: Vec<&'a PairReport>,
     memories: Vec<MemoryId>,
     bytes: u64,
-    shown: Shown,
+    shown: Figure,
 }
 
 impl<'a> Matrix<'a> {
-    pub(super) fn new(pairs: &'a [PairReport], bytes: u64, shown: Shown) -> Matrix<'a> {
+    pub(super) fn new(pairs: &'a [PairReport], bytes: u64, shown: Figure) -> Matrix<'a> {
         let pairs: Vec<&PairReport> = pairs.iter().filter(|pair| pair.bytes == bytes).collect();
         let mut memories: Vec<MemoryId> = Vec::new();
         for pair in &pairs {
@@ -44,8 +44,8 @@ impl<'a> Matrix<'a> {
     /// When it cannot be written.
     pub(super) fn print(&self, output: &mut Output) -> Result<(), Failure> {
         let what = match self.shown {
-            Shown::Rates => "rate",
-            Shown::Times => "time",
+            Figure::Rates => "rate",
+            Figure::Times => "time",
         };
         let size = ByteSize(self.bytes);
         output.line(output.style().bold(&format!(
@@ -68,7 +68,7 @@ impl<'a> Matrix<'a> {
                 let cells = columns.iter().map(|dst| self.cell(*src, *dst));
                 std::iter::once(src.to_string()).chain(cells).collect()
             };
-            output.table(&header, self.memories.iter().map(row).collect())?;
+            output.figures(&header, self.memories.iter().map(row).collect())?;
             output.line("")?;
         }
         Ok(())
@@ -96,9 +96,9 @@ impl<'a> Matrix<'a> {
 
     fn figure(&self, interval: &Interval) -> String {
         let figure = match self.shown {
-            Shown::Times => Nanoseconds(interval.median_ns).to_string(),
-            Shown::Rates if interval.median_ns == 0 => return "–".into(),
-            Shown::Rates => {
+            Figure::Times => Nanoseconds(interval.median_ns).to_string(),
+            Figure::Rates if interval.median_ns == 0 => return "–".into(),
+            Figure::Rates => {
                 let rate = self.bytes as f64 / interval.median_ns as f64 * 1e9;
                 ByteRate(rate).to_string()
             }

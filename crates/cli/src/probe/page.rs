@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use transload::probe::{Found, Interval, PairReport, ProbeReport};
 use transload::{ByteRate, ByteSize, Choice, MemoryId, Method, Nanoseconds};
 
-use super::matrix::{SURE, Shown, is_doubtful};
+use super::matrix::{Figure, SURE, is_doubtful};
 use super::{fresh, ring};
 use crate::json::Advice;
 use crate::machine::Machine;
@@ -38,8 +38,8 @@ pub(super) fn draw(
         table(&mut page, &["About", "Found", "Remedy"], &rows);
     }
     if let (Some(least), Some(most)) = (pairs.sizes.first(), pairs.sizes.last()) {
-        pairs.heat(&mut page, *most, Shown::Rates);
-        pairs.heat(&mut page, *least, Shown::Times);
+        pairs.heat(&mut page, *most, Figure::Rates);
+        pairs.heat(&mut page, *least, Figure::Times);
         pairs.curves(&mut page);
         pairs.small_curves(&mut page);
         pairs.figures(&mut page);
@@ -92,7 +92,7 @@ impl<'a> Pairs<'a> {
             Some(((*src, *dst), ways.ok()?))
         });
         let rates = { report.pairs.iter() }
-            .filter_map(|pair| Some(Shown::Rates.value(pair.bytes, time(pair)?)));
+            .filter_map(|pair| Some(Figure::Rates.value(pair.bytes, time(pair)?)));
         let bytes = sizes.iter().map(|bytes| *bytes as f64);
         Pairs {
             scales: [
@@ -111,7 +111,7 @@ impl<'a> Pairs<'a> {
     }
 
     /// One size of all pairs, a cell for each. The map is a table, so that its figures can be read aloud and copied.
-    fn heat(&self, page: &mut String, bytes: u64, shown: Shown) {
+    fn heat(&self, page: &mut String, bytes: u64, shown: Figure) {
         let all = self.found.values().flatten();
         let all = all
             .filter(|pair| pair.bytes == bytes)
@@ -119,8 +119,8 @@ impl<'a> Pairs<'a> {
         let scale = Scale::over(all.map(|time| shown.value(bytes, time)), [0.0, 100.0]);
         let size = ByteSize(bytes);
         let (title, class, unit) = match shown {
-            Shown::Rates => (format!("Bandwidth at {size}"), "grid", "GB/s"),
-            Shown::Times => (
+            Figure::Rates => (format!("Bandwidth at {size}"), "grid", "GB/s"),
+            Figure::Times => (
                 format!("Latency: time of {size}"),
                 "grid time",
                 "the median time",
@@ -146,8 +146,8 @@ impl<'a> Pairs<'a> {
                     let value = shown.value(bytes, time);
                     let part = scale.at(value);
                     let figure = match shown {
-                        Shown::Rates => digits(value),
-                        Shown::Times => Nanoseconds(time.median_ns).to_string(),
+                        Figure::Rates => digits(value),
+                        Figure::Times => Nanoseconds(time.median_ns).to_string(),
                     };
                     let (class, mark) = match (part > 62.0, is_doubtful(time)) {
                         (true, true) => ("heat deep doubt", " !"),
@@ -243,7 +243,7 @@ impl<'a> Pairs<'a> {
                 let method = report.method.map_or("", |method| method.as_str());
                 let (x, y) = (
                     x.at(report.bytes as f64),
-                    y.at(Shown::Rates.value(report.bytes, time)),
+                    y.at(Figure::Rates.value(report.bytes, time)),
                 );
                 put!(page, r#"<circle class="{} {}" cx="{}" cy="{}" r="2"/>"#; class, method, px(x), px(y));
             }
@@ -346,12 +346,12 @@ impl<'a> Pairs<'a> {
     }
 }
 
-impl Shown {
+impl Figure {
     /// GB/s or seconds.
     fn value(self, bytes: u64, time: &Interval) -> f64 {
         match self {
-            Shown::Rates => bytes as f64 / time.median_ns as f64,
-            Shown::Times => time.median_ns as f64 / 1e9,
+            Figure::Rates => bytes as f64 / time.median_ns as f64,
+            Figure::Times => time.median_ns as f64 / 1e9,
         }
     }
 }
@@ -359,7 +359,7 @@ impl Shown {
 /// A line through the rates of a pair, in the style of its last method.
 fn curve(svg: &mut String, reports: &[&PairReport], x: Scale, y: Scale, class: &str) {
     let point = |(report, time): (&PairReport, &Interval)| {
-        let rate = Shown::Rates.value(report.bytes, time);
+        let rate = Figure::Rates.value(report.bytes, time);
         format!("{} {}", px(x.at(report.bytes as f64)), px(y.at(rate)))
     };
     let points: Vec<String> = timed(reports).map(point).collect();

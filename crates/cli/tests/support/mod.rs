@@ -150,6 +150,23 @@ pub(crate) fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(next).collect()
 }
 
+/// A described machine that is probed at once: the host with one link.
+pub(crate) const TINY: &str = r#"
+schema = 1
+name = "tiny"
+[[device]]
+id = "cpu:0"
+name = "host"
+memory = [{ kind = "pageable", memory_bytes = 8_000_000_000 }]
+[[link]]
+src = "cpu:0/pageable"
+dst = "cpu:0/pageable"
+engine = "cpu:0#0"
+class = "local"
+latency_ns = 100
+bytes_per_second = 10_000_000_000
+"#;
+
 /// The path of a machine description in the repository.
 pub(crate) fn topology(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../topologies");
