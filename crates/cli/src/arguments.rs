@@ -399,13 +399,14 @@ A device without a number is number 0: wgpu is wgpu:0.
 FILE and PATH are regular files: no pipe and no device. Bytes of a pipe come by
 standard input: transload copy - cpu:0 < PIPE. A file named - is ./-.
 
-Standard input is read to its end, into a nameless file in the directory for
-temporary files (TMPDIR), and then copied. Standard output gets its bytes from
-such a file when all have arrived and, with --verify, were compared. The table
-goes to standard error then, and so does the object of --json.
+Standard input, where it is no regular file, is read to its end into a nameless
+file in the directory for temporary files (TMPDIR), and then copied. Standard
+output gets its bytes from such a file when all have arrived and, with --verify,
+were compared. The table goes to standard error then, and so does the object of
+--json.
 
-Holes of a file stay holes in the files that it is copied to, and blocks of
-zeros become holes (Linux).
+Holes of a file stay holes in a file that it is copied to, and zeros that come
+out of memory become holes, in blocks of 64 KiB (Linux).
 
 A file goes to and from a device through slots of a few MiB: no memory of the
 host ever holds it as a whole.

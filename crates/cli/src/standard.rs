@@ -10,11 +10,14 @@ use transload::host::HostFile;
 
 use crate::failure::Failure;
 
-/// Reads standard input to its end.
+/// Reads standard input to its end. Of a regular file it takes what is left of it in place, so that its holes are known.
 ///
 /// # Errors
 /// If it cannot be read, or the folder for temporary files has no room for it.
 pub(crate) fn read() -> Result<HostFile, Failure> {
+    if let Some(file) = redirected() {
+        return Ok(file);
+    }
     let read = tempfile::tempfile().and_then(|mut file| {
         io::copy(&mut io::stdin().lock(), &mut file)?;
         Ok(file)
@@ -25,6 +28,26 @@ pub(crate) fn read() -> Result<HostFile, Failure> {
     })?;
     let file = HostFile::from_file(file, "-", false);
     file.map_err(|error| Failure::Open(error.into()))
+}
+
+/// The rest of the regular file that standard input is, if it is one with a length.
+fn redirected() -> Option<HostFile> {
+    #[cfg(unix)]
+    let input = std::os::fd::AsFd::as_fd(&io::stdin()).try_clone_to_owned();
+    #[cfg(windows)]
+    let input = std::os::windows::io::AsHandle::as_handle(&io::stdin()).try_clone_to_owned();
+    #[cfg(any(unix, windows))]
+    {
+        let mut input = File::from(input.ok()?);
+        let begin = input.stream_position().ok()?;
+        let file = HostFile::from_file(input.try_clone().ok()?, "-", false).ok()?;
+        let rest = file.span().len.checked_sub(begin)?;
+        // As a reader leaves it.
+        input.seek(io::SeekFrom::End(0)).ok()?;
+        file.slice(transload::hal::Span::new(begin, rest)).ok()
+    }
+    #[cfg(not(any(unix, windows)))]
+    None
 }
 
 /// The bytes for standard output.

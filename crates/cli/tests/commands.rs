@@ -3,7 +3,7 @@
 mod support;
 
 use std::fs;
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
 use std::process::Stdio;
 use std::thread;
 
@@ -651,6 +651,22 @@ fn standard_input_is_copied_and_standard_output_gets_what_arrived() {
             let said: Value = serde_json::from_str(&run.stderr()).unwrap();
             assert_eq!((&said["bytes"], &said["schema"]), (&json!(len), &json!(2)));
         }
+    }
+    // A file that was read in part gives its rest, and one without a length all that it has.
+    let bytes = fs::read(folder.path("model")).unwrap();
+    let mut file = fs::File::open(folder.path("model")).unwrap();
+    file.seek(SeekFrom::Start(1000)).unwrap();
+    let mut command = folder.command(&["copy", "-", "-"]);
+    let run = Run(command.stdin(file.try_clone().unwrap()).output().unwrap());
+    assert_eq!(run.code(), 0, "{}", run.stderr());
+    assert!(run.0.stdout == bytes[1000..]);
+    assert_eq!(file.stream_position().unwrap(), bytes.len() as u64);
+    #[cfg(target_os = "linux")]
+    {
+        let file = fs::File::open("/proc/version").unwrap();
+        let mut command = folder.command(&["copy", "-", "-"]);
+        let run = Run(command.stdin(file).output().unwrap());
+        assert_eq!(run.0.stdout, fs::read("/proc/version").unwrap());
     }
     // What cannot be copied leaves standard output empty.
     let run = fed(&folder, b"bytes", &["copy", "-", "cuda:99", "-"]);
