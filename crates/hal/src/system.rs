@@ -81,17 +81,30 @@ impl fmt::Display for Told<'_> {
         };
         let bare = told.strip_suffix(&std::format!(" (os error {code})"));
         f.write_str(bare.filter(|_| !self.code).unwrap_or(&told))?;
-        if code != codes::OPEN_FILES {
-            return Ok(());
-        }
-        match codes::most_files() {
-            Some(most) => write!(
-                f,
-                "; this process may have {most} open: close some, or raise the limit, as `ulimit -n` does"
-            ),
-            None => f.write_str("; close some"),
+        match code {
+            codes::OPEN_FILES => match codes::most_files() {
+                Some(most) => write!(
+                    f,
+                    "; this process may have {most} open: close some, or raise the limit, as `ulimit -n` does"
+                ),
+                None => f.write_str("; close some"),
+            },
+            codes::FILE_TOO_LARGE => match longest_file() {
+                Some(most) => write!(
+                    f,
+                    "; this process may write files of at most {most} bytes (RLIMIT_FSIZE): raise the limit, as `ulimit -f` does"
+                ),
+                None => Ok(()),
+            },
+            _ => Ok(()),
         }
     }
+}
+
+/// Returns how long the files are that this process may write, in bytes (`RLIMIT_FSIZE`); `None` where it has no limit. The
+/// system answers a write beyond the limit with a signal, which ends the process unless it is ignored.
+pub fn longest_file() -> Option<u64> {
+    codes::longest_file()
 }
 
 #[cfg(unix)]
@@ -109,8 +122,14 @@ mod codes {
     ];
     pub(super) const LOOPS: [i32; 1] = [Errno::LOOP.raw_os_error()];
 
+    pub(super) const FILE_TOO_LARGE: i32 = Errno::FBIG.raw_os_error();
+
     pub(super) fn most_files() -> Option<u64> {
         getrlimit(Resource::Nofile).current
+    }
+
+    pub(super) fn longest_file() -> Option<u64> {
+        getrlimit(Resource::Fsize).current
     }
 }
 
@@ -124,8 +143,14 @@ mod codes {
     pub(super) const RAN_OUT: [i32; 7] = [OPEN_FILES, 1450, 1453, 1455, 1816, 10024, 10055];
     /// `ERROR_CANT_RESOLVE_FILENAME`.
     pub(super) const LOOPS: [i32; 1] = [1921];
+    /// `ERROR_FILE_TOO_LARGE`, of file systems alone.
+    pub(super) const FILE_TOO_LARGE: i32 = 223;
 
     pub(super) fn most_files() -> Option<u64> {
+        None
+    }
+
+    pub(super) fn longest_file() -> Option<u64> {
         None
     }
 }
@@ -135,8 +160,13 @@ mod codes {
     pub(super) const OPEN_FILES: i32 = i32::MIN;
     pub(super) const RAN_OUT: [i32; 0] = [];
     pub(super) const LOOPS: [i32; 0] = [];
+    pub(super) const FILE_TOO_LARGE: i32 = i32::MIN + 1;
 
     pub(super) fn most_files() -> Option<u64> {
+        None
+    }
+
+    pub(super) fn longest_file() -> Option<u64> {
         None
     }
 }

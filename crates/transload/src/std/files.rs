@@ -34,7 +34,8 @@ impl TransferManager {
     /// When the file cannot be created or made that long, may not be both read and written, belongs to another manager
     /// ([`ImportError::Claimed`]) or is mapped by this one ([`OpenError::Mapped`]; it is unchanged in both cases), or when no
     /// backend takes files. A length that no file can have
-    /// ([`FileError::TooLong`](crate::host::FileError::TooLong)) is of the class `Caller`, a disk without room of the class `Exhausted`.
+    /// ([`FileError::TooLong`](crate::host::FileError::TooLong)) is of the class `Caller`, a disk without room and a length beyond
+    /// the process's limit ([`FileError::ProcessLimit`](crate::host::FileError::ProcessLimit)) of the class `Exhausted`.
     pub fn create_file(&self, path: impl AsRef<Path>, len_bytes: u64) -> Result<Buffer, OpenError> {
         let path = path.as_ref();
         // The claim must last until the buffer has its own. Otherwise another manager could take the file in meanwhile,

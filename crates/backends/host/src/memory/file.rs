@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 #[cfg(not(any(unix, windows)))]
 use transload_hal::HOST;
 use transload_hal::{
-    ErrorClass, Fault, MemoryId, NotRegular, Span, StorageId, SystemError, open_regular,
+    ErrorClass, Fault, MemoryId, NotRegular, Span, StorageId, SystemError, longest_file,
+    open_regular,
 };
 
 use super::direct::{Direct, cached_share};
@@ -71,6 +72,20 @@ pub enum FileError {
         /// The largest length that a file can have; `None` where the file system refused the length without telling
         /// its limit.
         limit_bytes: Option<u64>,
+    },
+    /// The length is more than this process may write to a file.
+    #[error(
+        "{path} cannot be made {len_bytes} bytes long: this process may write files of at most {limit_bytes} bytes \
+         (RLIMIT_FSIZE): raise the limit, as `ulimit -f` does",
+        path = path.display()
+    )]
+    ProcessLimit {
+        /// The file.
+        path: PathBuf,
+        /// The length that was asked for.
+        len_bytes: u64,
+        /// The process's limit (`RLIMIT_FSIZE`).
+        limit_bytes: u64,
     },
     /// A file whose bytes the system generates at each read, such as `/proc/cpuinfo`: it reports a length of 0.
     #[error(
@@ -368,6 +383,7 @@ impl FileError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::System { source, .. } => ErrorClass::of_io(source),
+            Self::ProcessLimit { .. } => ErrorClass::Exhausted,
             _ => ErrorClass::Caller,
         }
     }
@@ -378,6 +394,7 @@ impl FileError {
             Self::System { source, .. } => Some(source),
             Self::NotRegular { .. }
             | Self::TooLong { .. }
+            | Self::ProcessLimit { .. }
             | Self::NoFixedLength { .. }
             | Self::OutOfRange { .. } => None,
         }
@@ -411,7 +428,14 @@ fn system(path: &Path) -> impl FnOnce(io::Error) -> FileError {
 
 fn check_len(path: &Path, len_bytes: u64) -> Result<(), FileError> {
     if len_bytes <= MAX_LEN_BYTES {
-        return Ok(());
+        return match longest_file().filter(|most| len_bytes > *most) {
+            Some(limit_bytes) => Err(FileError::ProcessLimit {
+                path: path.to_owned(),
+                len_bytes,
+                limit_bytes,
+            }),
+            None => Ok(()),
+        };
     }
     Err(FileError::TooLong {
         path: path.to_owned(),
@@ -562,6 +586,29 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"kept");
         std::fs::remove_file(&path).unwrap();
         assert!(HostFile::temporary(u64::MAX).is_err());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_length_beyond_the_limit_of_the_process_is_refused_before_the_file_is_touched() {
+        const PLACE: &str = "TRANSLOAD_TEST_LIMITED_FILE";
+        if let Some(path) = std::env::var_os(PLACE) {
+            let error = HostFile::create(path, 1 << 20).unwrap_err();
+            assert!(error.to_string().contains("RLIMIT_FSIZE"), "{error}");
+            assert_eq!(error.class(), ErrorClass::Exhausted);
+            return;
+        }
+        let path = std::env::temp_dir().join(format!("transload-limited-{}", std::process::id()));
+        std::fs::write(&path, b"kept").unwrap();
+        let mut child = std::process::Command::new("sh");
+        child.args(["-c", "ulimit -f 1; exec \"$@\"", "sh"]);
+        child.arg(std::env::current_exe().unwrap());
+        let name = "a_length_beyond_the_limit_of_the_process_is_refused_before_the_file_is_touched";
+        child.args([&format!("memory::file::tests::{name}"), "--exact"]);
+        let run = child.env(PLACE, &path).output().unwrap();
+        assert!(run.status.success(), "{run:?}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
