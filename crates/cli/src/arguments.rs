@@ -411,10 +411,10 @@ out of memory become holes, in blocks of 64 KiB (Linux).
 A file goes to and from a device through slots of a few MiB: no memory of the
 host ever holds it as a whole.
 
-A file is written as .transload-RANDOM.partial in its directory, and renamed
-when its bytes are on the disk. Ctrl-C (SIGINT), SIGTERM and SIGHUP remove it.
-The next copy to the same directory removes what SIGKILL, and on Windows Ctrl-C,
-leave. Without --out the bytes at the last stop are dropped.
+A file is written as .transload-WRITER-RANDOM.partial in its directory, and
+renamed when its bytes are on the disk. Ctrl-C (SIGINT), SIGTERM and SIGHUP
+remove it. On Linux the next copy to the same directory on this machine removes
+what SIGKILL leaves. Without --out the bytes at the last stop are dropped.
 
 TIME is the time of the copy, and RATE its rate. CHECK is the time in which
 --verify reads both ends again. TIME excludes the time until the disk has all

@@ -70,12 +70,12 @@ pub(crate) fn run(
     // All files are created before the first hop, and before standard input is read, so that a misspelt folder fails before
     // any work is done.
     let output_files = stops[1..].iter().chain(&last).map(Making::of);
-    let output_files: VecDeque<Option<Making>> = output_files.collect::<Result<_, _>>()?;
+    let mut output_files: VecDeque<Option<Making>> = output_files.collect::<Result<_, _>>()?;
     let at = match at {
         Some(at) => at,
         None => machine.manager.adopt_file(standard::read()?)?,
     };
-    for making in output_files.iter().flatten() {
+    for making in output_files.iter_mut().flatten() {
         making.resize(at.len())?;
     }
     let mut chain = Chain {
@@ -182,7 +182,7 @@ impl Making {
         })
     }
 
-    fn resize(&self, len_bytes: u64) -> Result<(), Failure> {
+    fn resize(&mut self, len_bytes: u64) -> Result<(), Failure> {
         match self {
             Making::File(file) => file.resize(len_bytes),
             Making::Standard(output) => output.resize(len_bytes),

@@ -6,7 +6,7 @@ use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
 use transload::hal::NotRegular;
 use transload::host::HostFile;
-use transload::host::partial::{Partial, folder};
+use transload::host::partial::{Partial, folder, with_limit};
 
 use crate::failure::Failure;
 use crate::interrupt::unfinished;
@@ -47,10 +47,14 @@ impl OutputFile {
         }
         let partial = {
             let mut unfinished = unfinished();
-            let partial = Partial::beside(&target).map_err(|source| Failure::Folder {
-                path: path.into(),
-                folder: folder.into(),
-                source,
+            let partial = Partial::beside(&target).map_err(|source| match source.kind() {
+                // The file system lacks something: its text says what to do.
+                ErrorKind::Unsupported => failed(source),
+                _ => Failure::Folder {
+                    path: path.into(),
+                    folder: folder.into(),
+                    source,
+                },
             })?;
             unfinished.add(path, partial.path());
             partial
@@ -65,9 +69,9 @@ impl OutputFile {
     ///
     /// # Errors
     /// If the system refuses.
-    pub(crate) fn resize(&self, len_bytes: u64) -> Result<(), Failure> {
-        let partial = self.partial.as_ref().expect("it is not placed");
-        let resized = partial.file().set_len(len_bytes);
+    pub(crate) fn resize(&mut self, len_bytes: u64) -> Result<(), Failure> {
+        let partial = self.partial.as_mut().expect("it is not placed");
+        let resized = partial.set_len(len_bytes);
         resized.map_err(|source| Failure::Create {
             path: self.shown.clone(),
             source,
@@ -107,10 +111,12 @@ impl OutputFile {
     pub(crate) fn fill(self, text: &str) -> Result<(), Failure> {
         let partial = self.partial.as_ref().expect("it is not placed");
         let written = partial.file().write_all(text.as_bytes());
-        written.map_err(|source| Failure::Place {
-            path: self.shown.clone(),
-            source,
-        })?;
+        written
+            .map_err(with_limit)
+            .map_err(|source| Failure::Place {
+                path: self.shown.clone(),
+                source,
+            })?;
         self.place()
     }
 
@@ -120,11 +126,9 @@ impl OutputFile {
     /// # Errors
     /// If the system refuses; the place is then unchanged.
     pub(crate) fn place(mut self) -> Result<(), Failure> {
-        let placed = self
-            .partial
-            .as_ref()
-            .map_or(Ok(()), |partial| partial.file().sync_all());
-        let placed = placed.and_then(|()| self.end(Partial::place));
+        let synced = self.partial.as_mut().map_or(Ok(()), Partial::sync);
+        let placed = synced.map_err(io::Error::from);
+        let placed = placed.and_then(|()| self.end(|partial| Ok(partial.place()?)));
         placed.map_err(|source| Failure::Place {
             path: self.shown.clone(),
             source,
@@ -257,7 +261,7 @@ mod tests {
         let folder = Folder::new("placed");
         let path = folder.0.join("file");
         fs::write(&path, b"before").unwrap();
-        let output_file = OutputFile::new(&path).unwrap();
+        let mut output_file = OutputFile::new(&path).unwrap();
         output_file.resize(5).unwrap();
         output_file
             .host_file()

@@ -63,7 +63,7 @@ pub use regular::{NotRegular, open_regular, read_regular};
 pub use room::Room;
 pub use span::HostSpan;
 #[cfg(feature = "std")]
-pub use system::{SystemError, longest_file};
+pub use system::{FileLimit, SystemError, longest_file};
 #[cfg(feature = "std")]
 pub use threads::{Sleepers, Worker, spawn};
 pub use transload_core::defaults;

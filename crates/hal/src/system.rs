@@ -90,10 +90,7 @@ impl fmt::Display for Told<'_> {
                 None => f.write_str("; close some"),
             },
             codes::FILE_TOO_LARGE => match longest_file() {
-                Some(most) => write!(
-                    f,
-                    "; this process may write files of at most {most} bytes (RLIMIT_FSIZE): raise the limit, as `ulimit -f` does"
-                ),
+                Some(limit) => write!(f, "; {limit}"),
                 None => Ok(()),
             },
             _ => Ok(()),
@@ -101,10 +98,24 @@ impl fmt::Display for Told<'_> {
     }
 }
 
-/// Returns how long the files are that this process may write, in bytes (`RLIMIT_FSIZE`); `None` where it has no limit. The
-/// system answers a write beyond the limit with a signal, which ends the process unless it is ignored.
-pub fn longest_file() -> Option<u64> {
-    codes::longest_file()
+/// How long the files are that this process may write, in bytes. Displays the limit, and what to do about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileLimit(pub u64);
+
+impl fmt::Display for FileLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FileLimit(bytes) = self;
+        write!(
+            f,
+            "this process may write files of at most {bytes} bytes (RLIMIT_FSIZE): raise the limit, as `ulimit -f` does"
+        )
+    }
+}
+
+/// Returns the limit of this process (`RLIMIT_FSIZE`); `None` where it has none. The system answers a write beyond the
+/// limit with a signal, which ends the process unless it is ignored.
+pub fn longest_file() -> Option<FileLimit> {
+    codes::longest_file().map(FileLimit)
 }
 
 #[cfg(unix)]

@@ -1,18 +1,26 @@
 //! Files that appear whole or not at all.
 //!
-//! Such a file is written as `.transload-RANDOM.partial` in the folder of its place. The process that writes one holds a
-//! lock on it; the system releases the lock when the process ends. Creating a partial file removes all unlocked ones in
-//! the folder: killed processes left them.
+//! Such a file is written as `.transload-WRITER-RANDOM.partial` in the folder of its place. The name says which machine,
+//! boot and process write it. Creating a partial file removes those in the folder whose process has ended: killed processes
+//! left them. Files of other machines and of processes that may be alive stay.
+
+pub mod steps;
+mod writer;
 
 use std::ffi::OsStr;
 #[cfg(unix)]
 use std::fs::Permissions;
-use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Write};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, ErrorKind, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
-use transload_hal::{NotRegular, open_regular};
+use transload_hal::{NotRegular, longest_file};
+
+use crate::memory::file::{unnamed_file, write_at};
+use steps::StepError;
+use writer::Writer;
 
 /// A file beside its place, moved there when it is whole. Dropping it before that removes it.
 #[derive(Debug)]
@@ -21,30 +29,56 @@ pub struct Partial {
     target: PathBuf,
     file: NamedTempFile,
     /// The file that it replaces. Until it takes that file's place, only its owner reads it.
-    replaced: Option<Metadata>,
+    replaced: Option<(PathBuf, Metadata)>,
+    /// Has the bytes until [`Partial::fill`], where the file system takes bytes only one after the other.
+    collected: Option<File>,
 }
 
 impl Partial {
     /// Makes an empty file in the folder of `path`, or of the file that a link at `path` leads to, missing or not.
     ///
     /// # Errors
-    /// If `path` leads to something other than a regular file ([`NotRegular`]), if links form a cycle, or if the system
-    /// refuses.
+    /// If `path` leads to something other than a regular file ([`NotRegular`]), if links form a cycle, if the file system
+    /// does not rename files, or if the system refuses.
     pub fn beside(path: &Path) -> io::Result<Partial> {
+        Partial::instead_of(path, None)
+    }
+
+    /// As [`Partial::beside`]. Where nothing is at `path`, the file takes over the owner, the group and the permission bits
+    /// of `older`, whose content it replaces under another name.
+    ///
+    /// # Errors
+    /// As [`Partial::beside`].
+    pub fn instead_of(path: &Path, older: Option<&Path>) -> io::Result<Partial> {
         // The system looks first. It refuses circles, and links that it protects users from (`protected_symlinks`).
         let (target, replaced) = match fs::metadata(path) {
             Ok(found) => {
                 NotRegular::check(&found)?;
-                (fs::canonicalize(path)?, Some(found))
+                let target = fs::canonicalize(path)?;
+                (target.clone(), Some((target, found)))
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => (behind_links(path)?, None),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let older = older.and_then(|older| Some((older.into(), fs::metadata(older).ok()?)));
+                (behind_links(path)?, older)
+            }
             Err(error) => return Err(error),
         };
-        remove_stale(folder(&target));
+        let writer = Writer::this();
+        if let Some(writer) = &writer {
+            remove_stale(folder(&target), writer);
+        }
+        let private = replaced.is_some().then_some(0o600);
+        let mut file = create_in(folder(&target), writer, private)?;
+        if let Some((_, replaced)) = &replaced
+            && let Some(mode) = mode_for_ever(file.as_file(), replaced)?
+        {
+            file = create_in(folder(&target), writer, Some(mode))?;
+        }
         Ok(Partial {
-            file: create_in(folder(&target), replaced.is_some())?,
+            file,
             target,
             replaced,
+            collected: None,
         })
     }
 
@@ -60,9 +94,53 @@ impl Partial {
         Ok(partial)
     }
 
+    /// Makes the empty file `len_bytes` long, for writes in any order.
+    ///
+    /// On a file system without `ftruncate`, it writes the last byte. On one that takes bytes only one after the other, the
+    /// bytes are collected in the folder for temporary files, and [`Partial::fill`] writes them.
+    ///
+    /// # Errors
+    /// When the disk is full, when the process or the file system has no files of that length, or the system refuses.
+    pub fn set_len(&mut self, len_bytes: u64) -> io::Result<()> {
+        let Some(last) = len_bytes.checked_sub(1) else {
+            return Ok(());
+        };
+        if let Some(limit) = longest_file().filter(|limit| len_bytes > limit.0) {
+            return Err(io::Error::new(ErrorKind::FileTooLarge, limit.to_string()));
+        }
+        let file = self.file.as_file();
+        let mut done = file.set_len(len_bytes);
+        if done.as_ref().is_err_and(may_do_without) {
+            done = write_at(file, &[0], last).map(drop);
+        }
+        if done.as_ref().is_err_and(may_do_without) {
+            let folder = std::env::temp_dir();
+            let collected = unnamed_file(&folder).and_then(|file| {
+                file.set_len(len_bytes)?;
+                match has_room(&file, len_bytes) {
+                    true => Ok(file),
+                    false => Err(ErrorKind::StorageFull.into()),
+                }
+            });
+            self.collected = Some(collected.map_err(|error| {
+                let told = format!(
+                    "its file system takes bytes only one after the other, and {} does not hold them until they are \
+                     all there: {error}; set TMPDIR to a directory with room for {len_bytes} bytes",
+                    folder.display()
+                );
+                io::Error::new(error.kind(), told)
+            })?);
+            done = Ok(());
+        }
+        done
+    }
+
     /// The file to write.
     pub fn file(&self) -> &File {
-        self.file.as_file()
+        match &self.collected {
+            Some(file) => file,
+            None => self.file.as_file(),
+        }
     }
 
     /// The path of the file until it is placed.
@@ -70,23 +148,62 @@ impl Partial {
         self.file.path()
     }
 
+    /// The place: `path`, or the file behind the link there.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Brings all bytes to the disk.
+    ///
+    /// # Errors
+    /// When the disk fails or is full.
+    pub fn sync(&mut self) -> Result<(), StepError> {
+        self.fill().map_err(|source| StepError {
+            step: steps::Step::Sync,
+            path: self.target.clone(),
+            source,
+        })?;
+        steps::sync(self.file.as_file(), &self.target)
+    }
+
     /// Moves the file to its place. After a crash of the machine, the place may have a part of it.
     ///
     /// It takes over the owner, the group and the permission bits of the file that it replaces, without set-user-ID and
-    /// set-group-ID. Where the system refuses the owner or the group, it gets fewer bits: no user may do more than before.
+    /// set-group-ID. Where the system refuses the owner, the group or the bits, it gets fewer bits: no user may do more than
+    /// before.
     ///
     /// # Errors
     /// If the system refuses. The place is then unchanged, and the file is removed.
-    pub fn place(self) -> io::Result<()> {
-        if let Some(replaced) = &self.replaced {
-            take_over(self.file.as_file(), replaced, &self.target)?;
-        }
-        let (file, path) = self.file.keep()?;
+    pub fn place(mut self) -> Result<(), StepError> {
+        let target = self.target.clone();
+        let failed = |source| StepError {
+            step: steps::Step::Rename,
+            path: target.clone(),
+            source,
+        };
+        self.finish().map_err(failed)?;
         // On Windows, `NamedTempFile::persist` cannot replace a file that another process reads.
-        fs::rename(&path, &self.target).inspect_err(|_| drop(fs::remove_file(&path)))?;
-        // From here on it is the user's file like any other.
-        let _ = file.unlock();
+        steps::rename(self.file.path(), &target)?;
+        self.file.disable_cleanup(true);
         Ok(())
+    }
+
+    /// Moves the file to `path` in the folder of its place, if nothing has that name. Returns the file otherwise.
+    ///
+    /// # Errors
+    /// As [`Partial::place`].
+    pub fn place_free(mut self, path: &Path) -> Result<Option<Partial>, StepError> {
+        let failed = |source| StepError {
+            step: steps::Step::Rename,
+            path: path.into(),
+            source,
+        };
+        self.finish().map_err(failed)?;
+        if !steps::rename_to_free(self.file.path(), path)? {
+            return Ok(Some(self));
+        }
+        self.file.disable_cleanup(true);
+        Ok(None)
     }
 
     /// Syncs the file to disk, then moves it to its place. After any failure the place has either the whole file or what
@@ -94,16 +211,67 @@ impl Partial {
     ///
     /// # Errors
     /// As [`Partial::place`].
-    pub fn place_for_good(self) -> io::Result<()> {
-        self.file.as_file().sync_all()?;
+    pub fn place_for_good(mut self) -> io::Result<()> {
+        self.sync()?;
         let target = self.target.clone();
         self.place()?;
-        // The name is on the disk when its folder is. Not every system lets a folder be opened.
-        if let Ok(folder) = File::open(folder(&target)) {
-            let _ = folder.sync_all();
-        }
+        // The name is on the disk when its folder is. The file is in its place already.
+        let _ = steps::sync_folder(folder(&target));
         Ok(())
     }
+
+    /// Writes what was collected, one byte after the other.
+    fn fill(&mut self) -> io::Result<()> {
+        let Some(mut collected) = self.collected.take() else {
+            return Ok(());
+        };
+        collected.rewind()?;
+        io::copy(&mut collected, self.file.as_file_mut()).map(drop)
+    }
+
+    /// Gives the file all that it has in its place.
+    fn finish(&mut self) -> io::Result<()> {
+        self.fill()?;
+        match &self.replaced {
+            Some((path, replaced)) => take_over(self.file.as_file(), replaced, path),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether the file system may lack a call, rather than room.
+fn may_do_without(error: &io::Error) -> bool {
+    use ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    !matches!(
+        error.kind(),
+        FileTooLarge | QuotaExceeded | ReadOnlyFilesystem | StorageFull
+    )
+}
+
+/// Whether the file system of a file has so many bytes left, as far as the system tells.
+fn has_room(file: &File, len_bytes: u64) -> bool {
+    #[cfg(unix)]
+    if let Ok(found) = rustix::fs::fstatvfs(file) {
+        return found.f_bavail.saturating_mul(found.f_frsize) >= len_bytes;
+    }
+    let _ = (file, len_bytes);
+    true
+}
+
+/// Adds the limit of this process to an error that says that a file is too long.
+pub fn with_limit(error: io::Error) -> io::Error {
+    match longest_file() {
+        Some(limit) if error.kind() == ErrorKind::FileTooLarge => {
+            io::Error::new(error.kind(), format!("{error}; {limit}"))
+        }
+        _ => error,
+    }
+}
+
+/// Returns a path in the folder for a file that is put aside, named as this process's partial files are.
+pub fn aside(folder: &Path) -> PathBuf {
+    let random = RandomState::new().build_hasher().finish();
+    folder.join(format!("{}{random:016x}{END}", prefix(Writer::this())))
 }
 
 /// The folder of the file that a path leads to.
@@ -165,7 +333,12 @@ fn take_over(file: &File, replaced: &Metadata, target: &Path) -> io::Result<()> 
     {
         mode &= 0o700;
     }
-    file.set_permissions(Permissions::from_mode(mode))
+    match file.set_permissions(Permissions::from_mode(mode)) {
+        Err(error) if is_without_modes(&error) && file.metadata()?.mode() & 0o7777 & !mode == 0 => {
+            Ok(())
+        }
+        set => set,
+    }
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -201,6 +374,35 @@ fn kept_bits(mode: u32, same_owner: bool, same_group: bool) -> u32 {
     owner | group << 3 | other
 }
 
+/// Returns the permission bits that a file must be created with to take over those of the file that it replaces: `None`
+/// where the file system changes them later. Some have no `chmod`, or the same bits for all files.
+#[cfg(unix)]
+fn mode_for_ever(file: &File, replaced: &Metadata) -> io::Result<Option<u32>> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    match file.set_permissions(Permissions::from_mode(0o600)) {
+        Err(error) if is_without_modes(&error) => {
+            let found = file.metadata()?;
+            let same_owner = found.uid() == replaced.uid();
+            let same_group = found.gid() == replaced.gid();
+            Ok(Some(kept_bits(replaced.mode(), same_owner, same_group)))
+        }
+        set => set.map(|()| None),
+    }
+}
+
+#[cfg(not(unix))]
+fn mode_for_ever(_: &File, _: &Metadata) -> io::Result<Option<u32>> {
+    Ok(None)
+}
+
+#[cfg(unix)]
+fn is_without_modes(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::PermissionDenied | ErrorKind::Unsupported
+    )
+}
+
 /// Where files have no modes, they can be read-only.
 #[cfg(not(unix))]
 fn take_over(file: &File, replaced: &Metadata, _: &Path) -> io::Result<()> {
@@ -211,53 +413,76 @@ fn take_over(file: &File, replaced: &Metadata, _: &Path) -> io::Result<()> {
     not(unix),
     expect(unused_variables, reason = "only there files have modes")
 )]
-fn create_in(folder: &Path, replaces: bool) -> io::Result<NamedTempFile> {
+fn create_in(
+    folder: &Path,
+    writer: Option<Writer>,
+    mode: Option<u32>,
+) -> io::Result<NamedTempFile> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true);
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;
         // A new file has the bits of every new file, less what the process masks.
-        options.mode(if replaces { 0o600 } else { 0o666 });
+        options.mode(mode.unwrap_or(0o666));
     }
+    let prefix = prefix(writer);
     let mut builder = tempfile::Builder::new();
-    builder.prefix(BEGIN).suffix(END);
-    loop {
-        // The errors of `tempfile_in` name the temporary file, which the user does not know.
-        let file = builder.make_in(folder, |path| options.open(path))?;
-        // Before the lock is held, another process may take the file for one left behind.
-        let taken = matches!(file.as_file().try_lock(), Err(TryLockError::WouldBlock));
-        if !taken && file.path().exists() {
+    builder.prefix(&prefix).suffix(END);
+    // The errors of `tempfile_in` name the temporary file, which the user does not know.
+    builder.make_in(folder, |path| {
+        // Under another name first: where the file system does not rename files, that is known before any work is done.
+        let first = path.with_extension(format!("0{END}"));
+        let file = options.open(&first)?;
+        let Err(error) = steps::rename(&first, path) else {
             return Ok(file);
-        }
-    }
+        };
+        // Some file systems rename an open file to remove it.
+        drop(file);
+        let _ = fs::remove_file(&first);
+        Err(match steps::lacks(&error.source) {
+            true => io::Error::new(ErrorKind::Unsupported, NO_RENAME),
+            false => io::Error::new(
+                error.source.kind(),
+                format!("{} another name there: {}", error.step, error.source),
+            ),
+        })
+    })
 }
 
-/// Removes what killed processes left in a folder. What cannot be looked at stays: it takes room and does no other harm.
-fn remove_stale(folder: &Path) {
+const NO_RENAME: &str = "its file system does not rename files, and a file that is written in place would be there half when \
+                         the process ends; write the file to another file system, and copy it from there";
+
+/// Removes what ended processes left in a folder. What cannot be looked at stays: it takes room and does no other harm.
+fn remove_stale(folder: &Path, this: &Writer) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;
     };
     for entry in entries.flatten() {
-        let is_file = entry.file_type().is_ok_and(|sort| sort.is_file());
-        if !is_file || !is_partial(&entry.file_name()) {
+        let Some(writer) = writer_of(&entry.file_name()) else {
             continue;
-        }
-        let path = entry.path();
-        // Removed under the lock: a process that is just creating a file of this name finds it locked or gone and gives it
-        // up.
-        if let Ok(file) = open_regular(&path, OpenOptions::new().write(true))
-            && file.try_lock().is_ok()
-        {
-            let _ = fs::remove_file(&path);
+        };
+        let found = entry.metadata().ok().filter(Metadata::is_file);
+        if found.is_some_and(|found| writer.has_ended(this, found.modified().ok())) {
+            let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-fn is_partial(name: &OsStr) -> bool {
-    let middle = (name.as_encoded_bytes().strip_prefix(BEGIN.as_bytes()))
-        .and_then(|rest| rest.strip_suffix(END.as_bytes()));
-    middle.is_some_and(|random| random.len() == 6 && random.iter().all(u8::is_ascii_alphanumeric))
+/// Returns the process that the name of a partial file says.
+fn writer_of(name: &OsStr) -> Option<Writer> {
+    let middle = name.to_str()?.strip_prefix(BEGIN)?.strip_suffix(END)?;
+    let (writer, random) = middle.rsplit_once('-')?;
+    let is_random = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.';
+    random.bytes().all(is_random).then_some(())?;
+    Writer::parse(writer)
+}
+
+fn prefix(writer: Option<Writer>) -> String {
+    match writer {
+        Some(writer) => format!("{BEGIN}{writer}-"),
+        None => BEGIN.into(),
+    }
 }
 
 const BEGIN: &str = ".transload-";
@@ -289,27 +514,85 @@ mod tests {
         assert_eq!(names(path.parent().unwrap()), ["file"]);
     }
 
+    #[cfg(target_os = "linux")]
     #[test]
-    fn what_dead_processes_left_is_removed_and_what_is_being_written_stays() {
+    fn what_ended_processes_left_is_removed_and_what_may_be_anothers_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         let live = Partial::write(&path, b"live").unwrap();
+        let this = Writer::this().unwrap().to_string();
+        let mut parts: Vec<&str> = this.split('-').collect();
+        // No process has this number (`PID_MAX_LIMIT` is 2^22).
+        parts[2] = "800000";
+        let ended = parts.join("-");
+        let another = parts[1..].join("-");
         let others = [
-            ".transload-.partial",
-            ".transload-abcde-.partial",
-            ".transload-abcdef",
-            "transload-abcdef.partial",
+            // Of a version whose names say nothing.
+            ".transload-abcdef.partial".to_owned(),
+            format!(".transload-{ended}.partial"),
+            format!(".transload-{ended}-abc-f.partial"),
+            format!(".transload-{ended}-abcdef"),
+            format!("transload-{ended}-abcdef.partial"),
+            // Of another machine; locks of this one say nothing of it.
+            format!(".transload-0123456789abcdef-{another}-abcdef.partial"),
         ];
-        for name in others.into_iter().chain([".transload-abcdef.partial"]) {
+        for end in ["abcdef.partial", "abcdef.0.partial"] {
+            let name = format!(".transload-{ended}-{end}");
+            fs::write(folder.path().join(name), b"half of").unwrap();
+        }
+        for name in &others {
             fs::write(folder.path().join(name), b"half of").unwrap();
         }
         Partial::write(&path, b"whole").unwrap().place().unwrap();
         live.place().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"live");
         let mut left = others.to_vec();
-        left.push("file");
+        left.push("file".into());
         left.sort_unstable();
         assert_eq!(names(folder.path()), left);
+    }
+
+    #[test]
+    fn a_file_that_takes_bytes_in_order_gets_them_when_all_are_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let mut partial = Partial::beside(&path).unwrap();
+        partial.set_len(0).unwrap();
+        partial.collected = Some(unnamed_file(&std::env::temp_dir()).unwrap());
+        write_at(partial.file(), b"last", 3).unwrap();
+        write_at(partial.file(), b"one", 0).unwrap();
+        assert_eq!(fs::read(partial.path()).unwrap(), b"");
+        partial.sync().unwrap();
+        assert_eq!(fs::read(partial.path()).unwrap(), b"onelast");
+        partial.place().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"onelast");
+    }
+
+    #[test]
+    fn a_file_system_that_does_not_rename_is_named_before_any_work() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let refuses = |step, _: &Path| match step {
+            steps::Step::Rename => Err(ErrorKind::Unsupported.into()),
+            _ => Ok(()),
+        };
+        let error = steps::watched(refuses, || Partial::beside(&path)).unwrap_err();
+        assert_eq!(error.to_string(), NO_RENAME);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert_eq!(names(folder.path()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_name_that_is_taken_meanwhile_is_left_to_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name| folder.path().join(name);
+        let partial = Partial::write(&path("taken"), b"new").unwrap();
+        fs::write(path("taken"), b"another's").unwrap();
+        let back = partial.place_free(&path("taken")).unwrap().unwrap();
+        assert_eq!(fs::read(path("taken")).unwrap(), b"another's");
+        assert!(back.place_free(&path("free")).unwrap().is_none());
+        assert_eq!(fs::read(path("free")).unwrap(), b"new");
+        assert_eq!(names(folder.path()), ["free", "taken"]);
     }
 
     #[test]

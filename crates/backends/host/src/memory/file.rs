@@ -10,12 +10,14 @@ use std::path::{Path, PathBuf};
 #[cfg(not(any(unix, windows)))]
 use transload_hal::HOST;
 use transload_hal::{
-    ErrorClass, Fault, MemoryId, NotRegular, Span, StorageId, SystemError, longest_file,
+    ErrorClass, Fault, FileLimit, MemoryId, NotRegular, Span, StorageId, SystemError, longest_file,
     open_regular,
 };
 
 use super::direct::{Direct, cached_share};
 use super::{DISK, FILE};
+
+pub(crate) use temporary::file_in as unnamed_file;
 
 /// A range of a regular file that serves as memory; the owner of a buffer in `cpu:0/file` or `cpu:0/disk`.
 ///
@@ -74,11 +76,7 @@ pub enum FileError {
         limit_bytes: Option<u64>,
     },
     /// The length is more than this process may write to a file.
-    #[error(
-        "{path} cannot be made {len_bytes} bytes long: this process may write files of at most {limit_bytes} bytes \
-         (RLIMIT_FSIZE): raise the limit, as `ulimit -f` does",
-        path = path.display()
-    )]
+    #[error("{path} cannot be made {len_bytes} bytes long: {}", FileLimit(*.limit_bytes), path = path.display())]
     ProcessLimit {
         /// The file.
         path: PathBuf,
@@ -428,8 +426,8 @@ fn system(path: &Path) -> impl FnOnce(io::Error) -> FileError {
 
 fn check_len(path: &Path, len_bytes: u64) -> Result<(), FileError> {
     if len_bytes <= MAX_LEN_BYTES {
-        return match longest_file().filter(|most| len_bytes > *most) {
-            Some(limit_bytes) => Err(FileError::ProcessLimit {
+        return match longest_file().filter(|limit| len_bytes > limit.0) {
+            Some(FileLimit(limit_bytes)) => Err(FileError::ProcessLimit {
                 path: path.to_owned(),
                 len_bytes,
                 limit_bytes,
@@ -469,6 +467,22 @@ pub(crate) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<
 
 #[cfg(not(any(unix, windows)))]
 pub(crate) fn read_at(_: &File, _: &mut [u8], _: u64) -> io::Result<usize> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Writes at a position, up to all of the bytes.
+#[cfg(unix)]
+pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::write_at(file, bytes, offset)
+}
+
+#[cfg(windows)]
+pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_write(file, bytes, offset)
+}
+
+#[cfg(not(any(unix, windows)))]
+pub(crate) fn write_at(_: &File, _: &[u8], _: u64) -> io::Result<usize> {
     Err(io::ErrorKind::Unsupported.into())
 }
 

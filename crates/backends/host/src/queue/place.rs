@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use transload_hal::{Conversion, ErrorClass, Fault, Span};
 
 use crate::memory::direct::Row;
-use crate::memory::file::{HostFile, read_at};
+use crate::memory::file::{HostFile, read_at, write_at};
 use crate::memory::holes::{self, Holes};
 use crate::raw::{self, Store};
 
@@ -379,7 +379,7 @@ fn write(file: &HostFile, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
 fn write_all(file: &HostFile, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
     let mut done = 0;
     while done < bytes.len() {
-        match write_at(file, &bytes[done..], offset + done as u64) {
+        match write_at(file.raw(), &bytes[done..], offset + done as u64) {
             Ok(0) => {
                 let error = io::ErrorKind::WriteZero.into();
                 return Err(refused(file, "writing", offset, bytes.len() as u64, &error));
@@ -508,21 +508,6 @@ fn refused(file: &HostFile, what: &str, offset: u64, len_bytes: u64, error: &io:
         &format!("{what} bytes {offset}..{last} of {}", file.path().display()),
         error,
     )
-}
-
-#[cfg(unix)]
-fn write_at(file: &HostFile, bytes: &[u8], offset: u64) -> io::Result<usize> {
-    std::os::unix::fs::FileExt::write_at(file.raw(), bytes, offset)
-}
-
-#[cfg(windows)]
-fn write_at(file: &HostFile, bytes: &[u8], offset: u64) -> io::Result<usize> {
-    std::os::windows::fs::FileExt::seek_write(file.raw(), bytes, offset)
-}
-
-#[cfg(not(any(unix, windows)))]
-fn write_at(_: &HostFile, _: &[u8], _: u64) -> io::Result<usize> {
-    Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub(super) fn add(path: &Path, verdicts: &[Verdict]) -> io::Result<()> {
     }
     let text = text::to_toml(&entries).ok_or(ErrorKind::InvalidData)?;
     // A verdict that a crash of the machine damages is found out again.
-    Partial::write(path, text.as_bytes())?.place()
+    Ok(Partial::write(path, text.as_bytes())?.place()?)
 }
 
 /// Keeps other processes from writing until the returned file is closed: between reading and renaming, what another

@@ -7,13 +7,13 @@ use std::io;
 use std::path::Path;
 
 #[cfg(not(windows))]
-pub(super) fn file_in(folder: &Path) -> io::Result<File> {
+pub(crate) fn file_in(folder: &Path) -> io::Result<File> {
     tempfile::tempfile_in(folder)
 }
 
 /// A file that may be opened again, as [`HostFile::read_directly`](super::HostFile::read_directly) does.
 #[cfg(windows)]
-pub(super) fn file_in(folder: &Path) -> io::Result<File> {
+pub(crate) fn file_in(folder: &Path) -> io::Result<File> {
     use std::os::windows::fs::OpenOptionsExt;
     use windows_sys::Win32::Storage::FileSystem::{
         FILE_ATTRIBUTE_TEMPORARY, FILE_FLAG_DELETE_ON_CLOSE,
