@@ -164,6 +164,7 @@ impl Raised for ModelError {
             | ModelError::Missing { path, .. }
             | ModelError::Dangling { path, .. }
             | ModelError::Part { path, .. }
+            | ModelError::Parts { path, .. }
             | ModelError::NotThere { path, .. } => fields.set_item("path", path),
             _ => Ok(()),
         }
@@ -178,6 +179,7 @@ impl Raised for SaveError {
     fn fields(&self, fields: &Bound<'_, PyDict>) -> PyResult<()> {
         match self {
             SaveError::File { path, .. }
+            | SaveError::Step { path, .. }
             | SaveError::Ending { path }
             | SaveError::Hidden { older: path } => fields.set_item("path", path),
             SaveError::DType { tensor, .. } => fields.set_item("tensor", tensor),

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use transload::host::partial::folder;
 use transload::{ByteRate, ByteSize, Choice, Hop, Method, Nanoseconds, TransferManager};
-use transload_tensors::{LoadPlan, Loaded, Loader, Model, Reading, Save, Value};
+use transload_tensors::{LoadPlan, Loaded, Loader, Model, ModelFile, Reading, Save, Value};
 
 use crate::arguments::LoadOptions;
 use crate::failure::Failure;
@@ -31,6 +32,7 @@ pub(crate) fn run(
             Some(path),
             files.chain([("the profile", asked.costs.path())]),
         )?;
+        spares_the_list(&model, path)?;
     }
     let machine = Machine::traced(None, asked)?;
     machine.note(output);
@@ -201,6 +203,22 @@ fn save(
     partial.iter().for_each(|partial| held.forget(partial));
     drop(held);
     placed?;
+    Ok(())
+}
+
+/// Checks that the file is in the place of no list that names files of the model: a save replaces the list and its files.
+fn spares_the_list(model: &Model, path: &Path) -> Result<(), Failure> {
+    let list = path.with_extension("safetensors.index.json");
+    let within = |path: &Path| folder(path).canonicalize().ok();
+    let place = within(path);
+    let is_beside = |of: &ModelFile| place.is_some() && within(of.path()) == place;
+    if list.is_file() && model.files().len() > 1 && model.files().iter().any(is_beside) {
+        return Err(Failure::Replaces {
+            option: "--save",
+            path: list,
+            what: "the list of the model's files",
+        });
+    }
     Ok(())
 }
 

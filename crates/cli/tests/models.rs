@@ -248,3 +248,20 @@ fn a_tensor_of_an_unknown_type_or_of_a_name_that_is_no_utf8_is_listed_and_named(
     let saved = folder.json(&["inspect", "saved.safetensors"])["tensors"].take();
     assert_eq!(saved[0]["name"], r"t\xE4");
 }
+
+#[test]
+fn a_model_of_several_files_is_not_replaced_by_what_is_loaded_of_it() {
+    let folder = Folder::new("load-save-list");
+    folder.model("first.safetensors", 4);
+    let header = r#"{"c":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+    let mut second = (header.len() as u64).to_le_bytes().to_vec();
+    second.extend(header.as_bytes());
+    second.push(7);
+    fs::write(folder.path("second.safetensors"), second).unwrap();
+    let list = r#"{"weight_map":{"a":"first.safetensors","b":"first.safetensors","c":"second.safetensors"}}"#;
+    fs::write(folder.path("model.safetensors.index.json"), list).unwrap();
+    let before = folder.names();
+    let save = ["load", ".", "--only", "a", "--save", "model.safetensors"];
+    refused(&folder, &save, 2, &["the list of the model's files"]);
+    assert_eq!(folder.names(), before);
+}

@@ -22,6 +22,7 @@ pub mod dlpack;
 mod dtype;
 mod header;
 mod load;
+mod mark;
 mod model;
 mod pairs;
 #[cfg(feature = "remote-files")]

@@ -5,6 +5,7 @@ mod index;
 mod split;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::hash::BuildHasher;
 use std::io::{self, BufReader, Seek};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,10 @@ use transload::hal::{External, Span, SystemError, read_regular};
 use transload::host::{FileError, HostFile};
 use transload::{Buffer, ErrorClass, MemoryId, OpenError, TransferManager};
 
+use crate::mark::Mark;
 use crate::{Format, Header, HeaderError, TensorInfo, Value};
+
+pub(crate) use index::listed;
 
 /// The files of a model, open, and what their headers say.
 ///
@@ -30,6 +34,8 @@ pub struct Model {
     by_name: HashTable<usize>,
     hasher: DefaultHashBuilder,
     metadata: BTreeMap<String, Value>,
+    /// The save that all files are of.
+    mark: Option<Mark>,
 }
 
 /// A file of a model.
@@ -261,6 +267,44 @@ pub enum ModelError {
         /// What is not right.
         reason: String,
     },
+    /// Files of two saves, which no list of one model names together.
+    #[error(
+        "files of two models are mixed: {first} {}, {second} {}; take all files and the list from one of them",
+        Saved(first_save),
+        Saved(second_save),
+        first = first.display(),
+        second = second.display()
+    )]
+    Mixed {
+        /// A file, or the list.
+        first: PathBuf,
+        /// The save that it names in its metadata; `None` where it names none, as files of other programs do.
+        first_save: Option<String>,
+        /// Another file.
+        second: PathBuf,
+        /// The save that it names.
+        second_save: Option<String>,
+    },
+    /// Files without a list that are not all files of their save.
+    #[error(
+        "{path} is of the save {save}, which has {files} files with {bytes} bytes of tensors, and here are {files_here} \
+         files with {bytes_here} bytes, without a list; copy all files of the save",
+        path = path.display()
+    )]
+    Parts {
+        /// The first file.
+        path: PathBuf,
+        /// The save that it names in its metadata.
+        save: String,
+        /// How many files the save has.
+        files: u64,
+        /// How many bytes its tensors have.
+        bytes: u64,
+        /// How many files are there.
+        files_here: u64,
+        /// How many bytes their tensors have.
+        bytes_here: u64,
+    },
     /// A tensor that two files have.
     #[error("tensor {name:?} is in {first} and in {second}", first = first.display(), second = second.display())]
     Duplicate {
@@ -279,6 +323,18 @@ pub enum ModelError {
         /// The file.
         path: PathBuf,
     },
+}
+
+/// What a file says of its save.
+struct Saved<'a>(&'a Option<String>);
+
+impl fmt::Display for Saved<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(save) => write!(f, "is of the save {save:?}"),
+            None => f.write_str("names no save"),
+        }
+    }
 }
 
 /// The first names, and how many more there are.
@@ -330,7 +386,7 @@ impl Model {
     /// - a list of shards, `model.safetensors.index.json`;
     /// - a folder, such as a snapshot of a hub: with a list of shards the model of that list, with `model.safetensors` that
     ///   file, else the only other model in it, in one file or in numbered parts. Symbolic links are followed, and hidden files
-    ///   are passed over;
+    ///   are passed over. What a save that ended early has left beside a model is none;
     /// - a hub's folder of a model, with `snapshots` and `refs/main`: the snapshot that is named there.
     ///
     /// Tensors that a list of shards does not name are no part of the model. Tensors of a type that is not known are listed, and
@@ -338,7 +394,9 @@ impl Model {
     ///
     /// # Errors
     /// When there is no model, when one of its files is missing, cannot be read, was cut short, or says something of itself
-    /// that is not so, when a GGUF file is another part than its name says, and when two files have a tensor of one name.
+    /// that is not so, when a GGUF file is another part than its name says, when two files have a tensor of one name, and when
+    /// files are of two saves, or without a list not all files of their save
+    /// ([`Save::most_shard_bytes`](crate::Save::most_shard_bytes)).
     pub fn open(path: impl AsRef<Path>) -> Result<Model, ModelError> {
         let path = path.as_ref();
         if path.is_dir() {
@@ -364,10 +422,16 @@ impl Model {
         let mut tensors = Vec::new();
         let mut metadata = BTreeMap::new();
         let mut said = Vec::new();
+        let mut mark = None;
         for path in paths {
             let (source, mut header) = from.open(path)?;
             said.push(split::Said::of(&header));
             let number = files.len();
+            let found = Mark::read(&header.metadata);
+            match number {
+                0 => mark = found,
+                _ => same_save((&paths[0], mark.as_ref()), (path, found.as_ref()))?,
+            }
             files.push(ModelFile {
                 source,
                 format: header.format,
@@ -390,7 +454,37 @@ impl Model {
             by_name: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
             metadata,
+            mark,
         })
+    }
+
+    /// Checks that the files, which no list names, are all files of their save, where they are of one.
+    fn whole(self) -> Result<Model, ModelError> {
+        let here = (self.files.len() as u64, self.len_bytes());
+        match &self.mark {
+            Some(mark) if here != (mark.files, mark.bytes) => Err(ModelError::Parts {
+                path: self.path(0).to_owned(),
+                save: mark.save.clone(),
+                files: mark.files,
+                bytes: mark.bytes,
+                files_here: here.0,
+                bytes_here: here.1,
+            }),
+            _ => Ok(self),
+        }
+    }
+
+    /// Checks that the files are of the save that their list names.
+    fn is_of_list(&self, list: &Path, save: Option<&serde_json::Value>) -> Result<(), ModelError> {
+        let Some(save) = save.and_then(serde_json::Value::as_str) else {
+            return Ok(());
+        };
+        let mark = Mark {
+            save: save.to_owned(),
+            files: 0,
+            bytes: 0,
+        };
+        same_save((list, Some(&mark)), (self.path(0), self.mark.as_ref()))
     }
 
     /// Finds the tensors by name.
@@ -461,6 +555,24 @@ impl Model {
         // Sparse files may be as long as they like.
         lens.fold(0, u64::saturating_add)
     }
+}
+
+/// Checks that two files, which are said to be of one model, are of one save.
+fn same_save(
+    (first, one): (&Path, Option<&Mark>),
+    (second, other): (&Path, Option<&Mark>),
+) -> Result<(), ModelError> {
+    let save = |mark: Option<&Mark>| mark.map(|mark| mark.save.clone());
+    let (first_save, second_save) = (save(one), save(other));
+    if first_save == second_save {
+        return Ok(());
+    }
+    Err(ModelError::Mixed {
+        first: first.to_owned(),
+        first_save,
+        second: second.to_owned(),
+        second_save,
+    })
 }
 
 /// Reads the header of an open file.

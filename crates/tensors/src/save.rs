@@ -2,6 +2,8 @@
 
 mod error;
 mod layout;
+mod older;
+mod placing;
 mod saving;
 
 use std::collections::BTreeMap;
@@ -66,7 +68,10 @@ impl Save {
     }
 
     /// Begins a new file where a file would have more than so many bytes of tensors. A larger tensor has a file of its own.
-    /// Several files are `NAME-00001-of-00003.safetensors` and so on, with the list `NAME.safetensors.index.json`.
+    /// Several files are `NAME-00001-of-00003.safetensors` and so on, with the list `NAME.safetensors.index.json`. Where a
+    /// file has such a name, they are `NAME-SAVE-00001-of-00003.safetensors`, with a random `SAVE`. The metadata of each
+    /// names the save, the number of its files and the bytes of all tensors, as `transload.save`, `transload.save.files` and
+    /// `transload.save.bytes`.
     pub fn most_shard_bytes(mut self, bytes: u64) -> Save {
         self.most_shard_bytes = bytes;
         self
@@ -76,12 +81,13 @@ impl Save {
     /// themselves. The files hold the bytes that the tensors have now: transfers that were submitted before come first, and
     /// those that write a tensor later wait for its copy.
     ///
-    /// The files are written as `.transload-RANDOM.partial` in their folder. [`Saving::wait`] puts them in their places.
+    /// The files are written as `.transload-WRITER-RANDOM.partial` in their folder. [`Saving::wait`] puts them in their
+    /// places. An older model of the name is replaced then: the file, or the list and the files that it names.
     ///
     /// # Errors
-    /// When the path ends in `.gguf` or `.json`, a list of shards with the name of the one file is there, or a file with the
-    /// name of the shards, two tensors have one name, a tensor has no [region](Tensor::region), safetensors has no such type,
-    /// a file cannot be created, or the library refuses a copy.
+    /// When the path ends in `.gguf` or `.json`, two tensors have one name, a tensor has no [region](Tensor::region),
+    /// safetensors has no such type, a file cannot be created, a file that is there would be opened in place of the save
+    /// and is not replaced by it, or the library refuses a copy.
     pub fn start(self, path: impl AsRef<Path>) -> Result<Saving, SaveError> {
         let path = path.as_ref();
         let is_other = |ending: &OsStr| ending == "gguf" || ending == "json";
@@ -89,7 +95,7 @@ impl Save {
             let path = path.to_owned();
             return Err(SaveError::Ending { path });
         }
-        let files = layout::files(self.tensors, &self.metadata, self.most_shard_bytes)?;
-        Saving::start(&self.manager, path, files)
+        let (files, mark) = layout::files(self.tensors, self.metadata, self.most_shard_bytes)?;
+        Saving::start(&self.manager, path, files, mark)
     }
 }

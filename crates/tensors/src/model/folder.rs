@@ -5,11 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::split::part_of;
-use super::{Disk, Model, ModelError, index};
+use super::{Disk, Files, Model, ModelError, index};
+use crate::mark::Mark;
 
 /// The list of shards and the only shard, as the hub and `transformers` name them.
 const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
+const SAFETENSORS: &str = ".safetensors";
 
 /// Opens the model in a folder.
 pub(super) fn open(folder: &Path) -> Result<Model, ModelError> {
@@ -38,12 +40,29 @@ pub(super) fn open(folder: &Path) -> Result<Model, ModelError> {
         files.extend(ending(".gguf"));
     }
     // Of a model in parts, one stands for all of them.
-    let mut models: BTreeMap<_, &String> = BTreeMap::new();
+    let mut models: BTreeMap<(&str, Option<u32>, &str), &String> = BTreeMap::new();
     for name in files {
-        let part = part_of(name).map(|part| (part.stem, part.count, part.ending));
-        models.entry(part.unwrap_or((name, 1, ""))).or_insert(name);
+        let model = match part_of(name) {
+            Some(part) => (part.stem, Some(part.count), part.ending),
+            None => (name.strip_suffix(SAFETENSORS).unwrap_or(name), None, ""),
+        };
+        models.entry(model).or_insert(name);
     }
-    let first: Vec<&String> = models.into_values().collect();
+    let mut first: Vec<&String> = models.values().copied().collect();
+    if first.len() > 1 {
+        // A save of several files that ended early has left some without their list, or the older ones beside a new file.
+        let is_left = |(model, name): (&(&str, Option<u32>, &str), &&String)| match *model {
+            (stem, Some(_), SAFETENSORS) => {
+                models.contains_key(&(stem, None, "")) || is_marked(&folder.join(name.as_str()))
+            }
+            _ => false,
+        };
+        let others = models.iter().filter(|of| !is_left(*of));
+        let others: Vec<&String> = others.map(|(_, name)| *name).collect();
+        if others.len() == 1 {
+            first = others;
+        }
+    }
     match first[..] {
         [only] => Model::open_file(&Disk, &folder.join(only)),
         [] => Err(ModelError::NoModel {
@@ -56,6 +75,12 @@ pub(super) fn open(folder: &Path) -> Result<Model, ModelError> {
             names: first.into_iter().cloned().collect(),
         }),
     }
+}
+
+/// Whether the file is one of several of a save.
+fn is_marked(path: &Path) -> bool {
+    let header = Disk.open(path);
+    header.is_ok_and(|(_, header)| Mark::read(&header.metadata).is_some())
 }
 
 /// Returns the snapshot of a hub's folder: the one that `refs/main` names, else the only one.

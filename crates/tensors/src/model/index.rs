@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
+use transload::hal::read_regular;
 
 use super::{Files, Model, ModelError};
 use crate::header::{foreign, unique};
+use crate::mark::SAVE;
 use crate::pairs::Pairs;
 
 /// A list of a million tensors has half of that.
@@ -64,6 +66,7 @@ pub(super) fn open(files: &dyn Files, path: &Path) -> Result<Model, ModelError> 
         });
     }
     let mut model = Model::of_files(files, &shards)?;
+    model.is_of_list(path, index.metadata.get(SAVE))?;
     for shard in model.tensors.chunk_by(|one, next| one.file == next.file) {
         unique(shard.iter().map(|of| &of.name)).map_err(|source| ModelError::Header {
             path: shards[shard[0].file].clone(),
@@ -88,6 +91,17 @@ pub(super) fn open(files: &dyn Files, path: &Path) -> Result<Model, ModelError> 
     }
 }
 
+/// Returns the names of the files of a list on the disk; none where it is missing or no list.
+pub(crate) fn listed(path: &Path) -> BTreeSet<String> {
+    let index = read_regular(path, MOST_BYTES).ok();
+    let index = index.and_then(|bytes| serde_json::from_slice::<Index>(&bytes).ok());
+    let pairs = index.into_iter().flat_map(|index| index.weight_map.0);
+    pairs
+        .map(|(_, shard)| shard)
+        .filter(|shard| is_plain(shard))
+        .collect()
+}
+
 /// Whether the name leads to no other folder, on any system.
 fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
@@ -101,4 +115,7 @@ fn is_plain(name: &str) -> bool {
 #[derive(Deserialize)]
 struct Index {
     weight_map: Pairs,
+    /// Other programs may have anything there.
+    #[serde(default)]
+    metadata: serde_json::Value,
 }

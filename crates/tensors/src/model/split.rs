@@ -60,6 +60,7 @@ pub(super) fn open(files: &dyn Files, path: &Path) -> Result<Option<Model>, Mode
         }
     }
     Model::of_files(files, &parts(files, path, &part)?)?
+        .whole()?
         .indexed()
         .map(Some)
 }

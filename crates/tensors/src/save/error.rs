@@ -1,9 +1,11 @@
 //! Why tensors were not saved.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 use transload::hal::SystemError;
+use transload::host::partial::steps::StepError;
 use transload::{ErrorClass, TransferError};
 
 use crate::{DType, TensorError};
@@ -51,7 +53,21 @@ pub enum SaveError {
         /// The system's error.
         source: io::Error,
     },
-    /// A file beside a list of shards of its name, or shards beside a file of their name, which would be opened in their place.
+    /// A step that the system refused while the files went to the disk and to their places.
+    #[error("cannot {step} {path}: {source}{}", Undone(*.is_undone), path = path.display())]
+    Step {
+        /// What could not be done: `write`, `sync`, `rename a file to`, and so on.
+        step: String,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+        /// Whether the older model is there as before. Otherwise the steps before could not be taken back, and the new one
+        /// may be there.
+        is_undone: bool,
+    },
+    /// A list of shards, or a file, that would be opened in place of this save and is not replaced by it: a file whose name
+    /// does not end in `.safetensors`, the list of such a file, or a list that names the file beside others.
     #[error("{older} is of an older model, which would be opened in place of this one; remove it and what belongs to it, or save elsewhere", older = older.display())]
     Hidden {
         /// The list of the older model, or its file.
@@ -78,6 +94,31 @@ pub enum SaveError {
     },
 }
 
+/// What is there after a step that failed.
+struct Undone(bool);
+
+impl fmt::Display for Undone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            true => "; nothing has changed there",
+            false => {
+                "; the steps before it could not be taken back, and the new model may be there"
+            }
+        })
+    }
+}
+
+impl From<StepError> for SaveError {
+    fn from(error: StepError) -> SaveError {
+        SaveError::Step {
+            step: error.step.to_string(),
+            path: error.path,
+            source: error.source,
+            is_undone: true,
+        }
+    }
+}
+
 /// Returns whether a copy of a batch may have ended because another one failed before.
 pub(crate) fn is_consequence(error: &TransferError) -> bool {
     use TransferError::{BatchStopped, Cancelled};
@@ -100,7 +141,9 @@ impl SaveError {
             | SaveError::Ending { .. }
             | SaveError::Header { .. } => ErrorClass::Caller,
             SaveError::Tensor { source, .. } => source.class(),
-            SaveError::File { source, .. } => ErrorClass::of_io(source),
+            SaveError::File { source, .. } | SaveError::Step { source, .. } => {
+                ErrorClass::of_io(source)
+            }
             SaveError::Library(error) => error.class(),
             SaveError::Transfer { source, .. } => source.class(),
         }

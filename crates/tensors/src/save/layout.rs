@@ -8,6 +8,7 @@ use serde::ser::{SerializeMap, Serializer};
 
 use super::{Item, SaveError};
 use crate::DType;
+use crate::mark::Mark;
 
 /// A file to write.
 pub(super) struct Content {
@@ -23,12 +24,12 @@ const ALIGNMENT: usize = 64;
 /// Readers refuse longer headers.
 const MOST_HEADER_BYTES: usize = 100_000_000;
 
-/// Lays the tensors out in files.
+/// Lays the tensors out in files. Several files have the mark of their save.
 pub(super) fn files(
     mut tensors: Vec<Item>,
-    metadata: &BTreeMap<String, String>,
+    mut metadata: BTreeMap<String, String>,
     most_bytes: u64,
-) -> Result<Vec<Content>, SaveError> {
+) -> Result<(Vec<Content>, Option<Mark>), SaveError> {
     let mut named = HashSet::new();
     for item in &tensors {
         check(item)?;
@@ -56,13 +57,18 @@ pub(super) fn files(
             shard.push(item);
         }
     }
+    let lens = shards.iter().flatten().map(|item| item.tensor.len_bytes());
+    let all_bytes = lens.fold(0, u64::saturating_add);
+    let mark = (shards.len() > 1).then(|| Mark::new(shards.len(), all_bytes));
+    Mark::write(mark.as_ref(), &mut metadata);
     let contents = shards.into_iter().map(|tensors| {
         Ok(Content {
-            header: header(&tensors, metadata)?,
+            header: header(&tensors, &metadata)?,
             tensors,
         })
     });
-    contents.collect()
+    let contents = contents.collect::<Result<_, SaveError>>()?;
+    Ok((contents, mark))
 }
 
 fn check(item: &Item) -> Result<(), SaveError> {

@@ -7,11 +7,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use transload::host::HostFile;
-use transload::host::partial::Partial;
+use transload::host::partial::{Partial, folder, steps};
 use transload::{Canceller, OnFailure, OpenError, Request, Transfer, TransferManager};
 
 use super::SaveError;
 use super::layout::Content;
+use super::older::Older;
+use super::placing::Placing;
+use crate::mark::Mark;
 
 /// A save under way. Dropped before [`Saving::wait`], it is cancelled, and its files are removed.
 #[derive(Debug)]
@@ -20,8 +23,11 @@ pub struct Saving {
     files: Vec<Shard>,
     /// The copies into all files, in their order.
     copies: Vec<(PathBuf, String, Transfer)>,
-    /// The list of shards, where there are several.
-    index: Option<(PathBuf, Vec<u8>)>,
+    /// Where there are several files, what they are called.
+    sharded: Option<Names>,
+    /// The file that the user named: the only one, or the one that a list replaces.
+    single: PathBuf,
+    older: Older,
     canceller: Canceller,
     all_bytes: u64,
 }
@@ -30,6 +36,8 @@ pub struct Saving {
 struct Shard {
     path: PathBuf,
     partial: Partial,
+    /// The names of its tensors, for the list.
+    tensors: Vec<String>,
 }
 
 impl Saving {
@@ -37,16 +45,14 @@ impl Saving {
         manager: &TransferManager,
         path: &Path,
         contents: Vec<Content>,
+        mark: Option<Mark>,
     ) -> Result<Saving, SaveError> {
-        let paths = paths(path, contents.len())?;
-        let index = index(path, &paths, &contents)?;
-        let older = match (&index, stem(path)) {
-            (None, Ok(stem)) => path.with_file_name(list_name(stem)),
-            _ => path.to_owned(),
+        let sharded = mark.map(|mark| Names::of(path, mark)).transpose()?;
+        let older = replaced(path, sharded.is_some())?;
+        let paths = match &sharded {
+            Some(names) => names.shards(),
+            None => vec![path.to_owned()],
         };
-        if older.is_file() && older != paths[0] {
-            return Err(SaveError::Hidden { older });
-        }
         let sources = contents.iter().flat_map(|content| &content.tensors);
         let sources = sources.map(|item| {
             let region = item.tensor.region();
@@ -57,32 +63,47 @@ impl Saving {
         });
         let mut sources = sources.collect::<Result<Vec<_>, _>>()?.into_iter();
         let (mut files, mut requests, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+        // The new files are for the users that the older ones were for.
+        let like = [path]
+            .into_iter()
+            .chain(older.files.iter().map(PathBuf::as_path));
+        let like = like
+            .filter(|path| path.is_file())
+            .map(Path::to_owned)
+            .next();
         for (path, content) in paths.into_iter().zip(contents) {
             let failed = |source| SaveError::File {
                 path: path.clone(),
                 source,
             };
-            let partial = Partial::beside(&path).map_err(failed)?;
+            let mut partial = Partial::instead_of(&path, like.as_deref()).map_err(failed)?;
             let lens = content.tensors.iter().map(|item| item.tensor.len_bytes());
             let len_bytes = content.header.len() as u64 + lens.sum::<u64>();
+            partial.set_len(len_bytes).map_err(failed)?;
             let mut file = partial.file();
-            let written = file
-                .set_len(len_bytes)
-                .and_then(|()| file.write_all(&content.header));
+            let written = file.write_all(&content.header);
             let again = written.and_then(|()| file.try_clone()).map_err(failed)?;
             let library = |error: OpenError| SaveError::Library(error.into());
             let file = HostFile::from_file(again, &path, true);
             let file = manager.adopt_file(file.map_err(|error| library(error.into()))?);
             let file = file.map_err(library)?;
             let mut at = content.header.len() as u64;
+            let mut tensors = Vec::new();
             for (item, source) in content.tensors.into_iter().zip(&mut sources) {
                 let end = at + item.tensor.len_bytes();
                 let target = file.slice(at..end).map_err(transload::Error::from)?;
                 requests.push(Request::new(source, &target).cancel_on_drop());
+                if sharded.is_some() {
+                    tensors.push(item.name.clone());
+                }
                 copies.push((path.clone(), item.name));
                 at = end;
             }
-            files.push(Shard { path, partial });
+            files.push(Shard {
+                path,
+                partial,
+                tensors,
+            });
         }
         // One batch, so that no other transfer writes a tensor between the copies of two files.
         let batch = manager.copy_batch(&requests, OnFailure::Stop);
@@ -98,7 +119,9 @@ impl Saving {
             copies: copies
                 .map(|((path, tensor), transfer)| (path, tensor, transfer))
                 .collect(),
-            index,
+            sharded,
+            single: path.to_owned(),
+            older,
             canceller,
         })
     }
@@ -117,8 +140,8 @@ impl Saving {
         self.canceller.clone()
     }
 
-    /// Returns the paths of the files until they are in their places. A program that a signal ends removes them; the next
-    /// save to the folder does it otherwise.
+    /// Returns the paths of the files until they are in their places. A program that a signal ends removes them. On Linux the
+    /// next save to the folder on this machine does it otherwise.
     pub fn partial_paths(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|shard| shard.partial.path())
     }
@@ -156,69 +179,176 @@ impl Saving {
         if let Some(error) = failed {
             return Err(error);
         }
-        for Shard { path, partial } in &self.files {
-            partial
-                .file()
-                .sync_all()
-                .map_err(|source| SaveError::File {
-                    path: path.clone(),
-                    source,
-                })?;
+        for shard in &mut self.files {
+            shard.partial.sync()?;
         }
         Ok(())
     }
 
-    /// Puts the files in their places, the list of shards last. Each file is there whole or as it was before. A list that
-    /// is replaced is removed before the first of its shards is replaced. Returns the paths.
+    /// Puts the files in their places, and returns the paths. At every moment, also where the process or the machine ends,
+    /// the folder opens as the older model or as the new one: shards have names that no file had, their list replaces an
+    /// older one after they are there, and the files of the older model are removed at the end. Files that the system does
+    /// not let go stay; they are part of no model.
     ///
     /// # Errors
-    /// When the system fails, and when [`Saving::written`] did not return before. Files that are not in their places are
-    /// removed.
-    pub fn place(self) -> Result<Vec<PathBuf>, SaveError> {
-        if let Some((path, ..)) = self.copies.into_iter().next() {
+    /// When the system fails, and when [`Saving::written`] did not return before. The older model is there as before then,
+    /// and nothing of the new one, unless [`SaveError::Step`] says otherwise.
+    pub fn place(mut self) -> Result<Vec<PathBuf>, SaveError> {
+        if let Some((path, ..)) = std::mem::take(&mut self.copies).into_iter().next() {
             let source = io::Error::new(ErrorKind::InvalidInput, "its bytes have not arrived");
             return Err(SaveError::File { path, source });
         }
-        if let Some((path, _)) = &self.index {
-            match fs::remove_file(path) {
-                Err(source) if source.kind() != ErrorKind::NotFound => {
-                    return Err(SaveError::File {
-                        path: path.clone(),
-                        source,
-                    });
+        // Another save may have ended since this one began.
+        self.older = replaced(&self.single, self.sharded.is_some())?;
+        let mut placing = Placing::default();
+        match self.place_all(&mut placing) {
+            Ok(paths) => {
+                let is_older = |path: &PathBuf| !paths.contains(path) && *path != self.single;
+                placing.finish(self.older.files.into_iter().filter(is_older));
+                Ok(paths)
+            }
+            Err(mut error) => {
+                let undone = placing.undo();
+                if let SaveError::Step { is_undone, .. } = &mut error {
+                    *is_undone = undone;
                 }
-                _ => {}
+                Err(error)
             }
         }
-        let mut paths = Vec::with_capacity(self.files.len() + 1);
-        let place = |path: PathBuf, partial: io::Result<Partial>| {
-            let placed = partial.and_then(Partial::place_for_good);
-            match placed {
-                Ok(()) => Ok(path),
-                Err(source) => Err(SaveError::File { path, source }),
+    }
+
+    fn place_all(&mut self, placing: &mut Placing) -> Result<Vec<PathBuf>, SaveError> {
+        let mut files = std::mem::take(&mut self.files);
+        let Some(names) = &self.sharded else {
+            let list = list_of(&self.single).filter(|_| is_safetensors(&self.single));
+            let is_listed = self.older.files.contains(&self.single);
+            let Some(file) = files.pop() else {
+                unreachable!("a save has a file");
+            };
+            // A list that names the file would show its new content as the older model.
+            if let Some(list) = list.as_ref().filter(|_| is_listed) {
+                placing.take_away(list)?;
             }
+            placing.replace(file.partial)?;
+            if let Some(list) = list {
+                placing.take_away(&list)?;
+            }
+            return Ok(vec![self.single.clone()]);
         };
-        for shard in self.files {
-            paths.push(place(shard.path, Ok(shard.partial))?);
+        let mut paths = Vec::with_capacity(files.len() + 1);
+        let mut weights = BTreeMap::new();
+        for (number, shard) in (1..).zip(files) {
+            let path = placing.add(shard.partial, shard.path, names.marked(number))?;
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            weights.extend({ shard.tensors.into_iter() }.map(|of| (of, name.to_string())));
+            paths.push(path);
         }
-        if let Some((path, list)) = self.index {
-            let partial = Partial::write(&path, &list);
-            paths.push(place(path, partial)?);
-        }
+        steps::sync_folder(folder(&names.list))?;
+        let list = names.list(weights)?;
+        let failed = |source| SaveError::Step {
+            step: "write".into(),
+            path: names.list.clone(),
+            source,
+            is_undone: true,
+        };
+        let like = Some(self.single.as_path()).filter(|path| path.is_file());
+        let mut partial = Partial::instead_of(&names.list, like).map_err(failed)?;
+        partial.file().write_all(&list).map_err(failed)?;
+        partial.sync()?;
+        placing.replace(partial)?;
+        placing.take_away(&self.single)?;
+        paths.push(names.list.clone());
         Ok(paths)
     }
 }
 
-/// Returns the paths of the files.
-fn paths(path: &Path, count: usize) -> Result<Vec<PathBuf>, SaveError> {
-    if count == 1 {
-        return Ok(vec![path.to_owned()]);
+/// Returns what the save replaces.
+///
+/// # Errors
+/// When a file that is there would be opened in place of the save, and is not the same model's.
+fn replaced(path: &Path, is_sharded: bool) -> Result<Older, SaveError> {
+    let Some(list) = list_of(path) else {
+        return Ok(Older::default());
+    };
+    let hidden = |older: &Path| {
+        let older = older.to_owned();
+        Err(SaveError::Hidden { older })
+    };
+    let older = Older::find(&list);
+    match (is_safetensors(path), is_sharded) {
+        (false, true) if path.is_file() => return hidden(path),
+        (false, false) if list.is_file() => return hidden(&list),
+        // Neither order of the two renames would leave one model whole.
+        (true, false) if older.files.len() > 1 && older.files.iter().any(|of| of == path) => {
+            return hidden(&list);
+        }
+        _ => {}
     }
-    let stem = stem(path)?;
-    let name = |number| format!("{stem}-{number:05}-of-{count:05}.safetensors");
-    Ok((1..=count)
-        .map(|number| path.with_file_name(name(number)))
-        .collect())
+    Ok(older)
+}
+
+fn is_safetensors(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|ending| ending == "safetensors")
+}
+
+/// The names of the files of a save.
+#[derive(Debug)]
+struct Names {
+    list: PathBuf,
+    stem: String,
+    mark: Mark,
+}
+
+impl Names {
+    fn of(path: &Path, mark: Mark) -> Result<Names, SaveError> {
+        let stem = stem(path)?;
+        Ok(Names {
+            list: path.with_file_name(list_name(stem)),
+            stem: stem.to_owned(),
+            mark,
+        })
+    }
+
+    /// Returns the usual names of the shards, or where something has one of them, names of this save.
+    fn shards(&self) -> Vec<PathBuf> {
+        let is_free = |path: &PathBuf| fs::symlink_metadata(path).is_err();
+        match (1..=self.mark.files).map(|number| self.plain(number)) {
+            plain if plain.clone().all(|path| is_free(&path)) => plain.collect(),
+            _ => (1..=self.mark.files)
+                .map(|number| self.marked(number))
+                .collect(),
+        }
+    }
+
+    fn plain(&self, number: u64) -> PathBuf {
+        let (stem, count) = (&self.stem, self.mark.files);
+        let name = format!("{stem}-{number:05}-of-{count:05}.safetensors");
+        self.list.with_file_name(name)
+    }
+
+    fn marked(&self, number: u64) -> PathBuf {
+        let Names { stem, mark, .. } = self;
+        let Mark { save, files, .. } = mark;
+        let save = &save[..8];
+        let name = format!("{stem}-{save}-{number:05}-of-{files:05}.safetensors");
+        self.list.with_file_name(name)
+    }
+
+    /// Returns the content of the list.
+    fn list(&self, weight_map: BTreeMap<String, String>) -> Result<Vec<u8>, SaveError> {
+        let metadata = Total {
+            total_size: self.mark.bytes,
+            save: &self.mark.save,
+        };
+        let list = serde_json::to_vec_pretty(&Index {
+            metadata,
+            weight_map,
+        });
+        list.map_err(|error| SaveError::Header {
+            reason: error.to_string(),
+        })
+    }
 }
 
 /// Returns the name without its ending.
@@ -233,6 +363,11 @@ fn stem(path: &Path) -> Result<&str, SaveError> {
     })
 }
 
+/// Returns the list of the model of that name; `None` where the name is no text, and so no list's.
+fn list_of(path: &Path) -> Option<PathBuf> {
+    Some(path.with_file_name(list_name(stem(path).ok()?)))
+}
+
 /// Returns the name of the list of shards.
 fn list_name(stem: &str) -> String {
     format!("{stem}.safetensors.index.json")
@@ -240,40 +375,13 @@ fn list_name(stem: &str) -> String {
 
 #[derive(Serialize)]
 struct Index<'a> {
-    metadata: Total,
-    weight_map: BTreeMap<&'a str, String>,
+    metadata: Total<'a>,
+    weight_map: BTreeMap<String, String>,
 }
 
 #[derive(Serialize)]
-struct Total {
+struct Total<'a> {
     total_size: u64,
-}
-
-/// Returns the list of shards and its place, where there are several.
-fn index(
-    path: &Path,
-    paths: &[PathBuf],
-    contents: &[Content],
-) -> Result<Option<(PathBuf, Vec<u8>)>, SaveError> {
-    if paths.len() == 1 {
-        return Ok(None);
-    }
-    let mut weight_map = BTreeMap::new();
-    let mut total_size = 0;
-    for (path, content) in paths.iter().zip(contents) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        for item in &content.tensors {
-            weight_map.insert(item.name.as_str(), name.to_string());
-            total_size += item.tensor.len_bytes();
-        }
-    }
-    let metadata = Total { total_size };
-    let list = serde_json::to_vec_pretty(&Index {
-        metadata,
-        weight_map,
-    });
-    let list = list.map_err(|error| SaveError::Header {
-        reason: error.to_string(),
-    })?;
-    Ok(Some((path.with_file_name(list_name(stem(path)?)), list)))
+    #[serde(rename = "transload.save")]
+    save: &'a str,
 }

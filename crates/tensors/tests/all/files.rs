@@ -82,6 +82,15 @@ impl Folder {
         Folder(folder)
     }
 
+    /// An empty folder in memory, where the system has one for that: tests that sync a thousand files wait for no disk.
+    pub(crate) fn in_memory() -> Folder {
+        let shared = std::path::Path::new("/dev/shm");
+        Folder(match shared.is_dir() {
+            true => tempfile::tempdir_in(shared).unwrap(),
+            false => tempfile::tempdir().unwrap(),
+        })
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }

@@ -10,6 +10,7 @@ mod loads;
 mod models;
 #[cfg(feature = "remote-files")]
 mod remote;
+mod resaves;
 mod safetensors;
 mod saves;
 mod slices;

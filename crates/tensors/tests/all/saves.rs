@@ -124,9 +124,9 @@ fn shards_and_their_list_are_one_model_and_replace_an_older_one() {
     for tensor in &loaded {
         assert!(*tensor.buffer().read().unwrap() == expected[tensor.name()][..]);
     }
-    // One file beside the list would not be what the folder opens as.
+    // A file of another ending is no older or newer version of it.
     let beside = Save::new(&manager).tensors(&loaded);
-    let error = beside.start(folder.path("model.safetensors")).unwrap_err();
+    let error = beside.start(folder.path("model.bin")).unwrap_err();
     assert!(
         error
             .to_string()
@@ -134,11 +134,11 @@ fn shards_and_their_list_are_one_model_and_replace_an_older_one() {
         "{error}"
     );
     assert_eq!(error.class(), ErrorClass::Caller);
-    assert!(!folder.path("model.safetensors").exists());
-    // Nor shards beside a file: their path would open as the file.
+    assert!(!folder.path("model.bin").exists());
+    // Nor shards beside such a file: their path would open as the file.
     let beside = Save::new(&manager).tensors(&loaded).most_shard_bytes(1);
-    fs::write(folder.path("old.safetensors"), b"old").unwrap();
-    let error = beside.start(folder.path("old.safetensors")).unwrap_err();
+    fs::write(folder.path("old.bin"), b"old").unwrap();
+    let error = beside.start(folder.path("old.bin")).unwrap_err();
     assert!(matches!(error, SaveError::Hidden { .. }), "{error}");
     // And back into one file.
     let path = folder.path("again.safetensors");

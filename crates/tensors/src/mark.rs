@@ -1,0 +1,63 @@
+//! What each file of a save in several files says of the save, in the texts of its metadata.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::SystemTime;
+
+use crate::Value;
+
+/// The save that a file is of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Mark {
+    /// Is the same in all files of the save, and in no file of another one.
+    pub(crate) save: String,
+    /// How many files the save has.
+    pub(crate) files: u64,
+    /// How many bytes all its tensors have.
+    pub(crate) bytes: u64,
+}
+
+/// The text in the metadata of a file, and in that of a list of files.
+pub(crate) const SAVE: &str = "transload.save";
+const FILES: &str = "transload.save.files";
+const BYTES: &str = "transload.save.bytes";
+
+impl Mark {
+    pub(crate) fn new(files: usize, bytes: u64) -> Mark {
+        let mut hasher = RandomState::new().build_hasher();
+        // A child of `fork` has its parent's random state.
+        hasher.write_u32(std::process::id());
+        let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        hasher.write_u128(since.as_nanos());
+        Mark {
+            save: format!("{:016x}", hasher.finish()),
+            files: files as u64,
+            bytes,
+        }
+    }
+
+    /// Returns what the metadata of a file say; `None` where another program wrote it, or where it is the only file.
+    pub(crate) fn read(metadata: &BTreeMap<String, Value>) -> Option<Mark> {
+        let text = |key| match metadata.get(key) {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        };
+        Some(Mark {
+            save: text(SAVE)?.clone(),
+            files: text(FILES)?.parse().ok()?,
+            bytes: text(BYTES)?.parse().ok()?,
+        })
+    }
+
+    /// Replaces what the metadata of the file that tensors were loaded from said.
+    pub(crate) fn write(this: Option<&Mark>, metadata: &mut BTreeMap<String, String>) {
+        for key in [SAVE, FILES, BYTES] {
+            metadata.remove(key);
+        }
+        if let Some(Mark { save, files, bytes }) = this {
+            metadata.insert(SAVE.into(), save.clone());
+            metadata.insert(FILES.into(), files.to_string());
+            metadata.insert(BYTES.into(), bytes.to_string());
+        }
+    }
+}

@@ -1,0 +1,518 @@
+//! Saves over an older model: at every step, killed there or refused there, a reader finds the older model or the new one.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use safetensors::SafeTensors;
+use transload_tensors::transload::host::partial::steps::{Step, watched};
+use transload_tensors::transload::{AllocSpec, DeviceId, TransferManager};
+use transload_tensors::{DType, Model, ModelError, Save, SaveError, Tensor};
+
+use crate::files::{Folder, safetensors};
+
+const TENSORS: usize = 4;
+const BYTES: u64 = 16;
+
+fn manager() -> TransferManager {
+    TransferManager::builder().host().build().unwrap()
+}
+
+/// A model whose bytes are all `fill`, in so many files.
+fn save(manager: &TransferManager, files: usize, fill: u8) -> Save {
+    let spec = AllocSpec::bytes(BYTES);
+    let buffer = manager.allocate(DeviceId::CPU0.into(), spec).unwrap();
+    manager
+        .copy_from_slice(&[fill; BYTES as usize], &buffer)
+        .unwrap();
+    let tensor = Tensor::new(&buffer, DType::U8, &[BYTES]).unwrap();
+    let save = Save::new(manager).most_shard_bytes(BYTES * (TENSORS / files) as u64);
+    (0..TENSORS).fold(save, |save, number| {
+        save.tensor(format!("t{number}"), &tensor)
+    })
+}
+
+fn save_to(
+    manager: &TransferManager,
+    files: usize,
+    fill: u8,
+    path: &Path,
+) -> Result<Vec<PathBuf>, SaveError> {
+    save(manager, files, fill).start(path)?.wait()
+}
+
+/// As another program saves it: under the usual names, and without a mark.
+fn theirs(folder: &Path, stem: &str, files: usize, fill: u8, list: bool) {
+    let mut map = Vec::new();
+    for file in 0..files {
+        let name = match files {
+            1 => format!("{stem}.safetensors"),
+            _ => format!("{stem}-{:05}-of-{files:05}.safetensors", file + 1),
+        };
+        let mine: Vec<usize> = (0..TENSORS).filter(|of| of % files == file).collect();
+        let entries = mine.iter().enumerate().map(|(at, number)| {
+            let at = at as u64 * BYTES;
+            format!(
+                r#""t{number}":{{"dtype":"U8","shape":[{BYTES}],"data_offsets":[{at},{}]}}"#,
+                at + BYTES
+            )
+        });
+        let header = format!("{{{}}}", entries.collect::<Vec<_>>().join(","));
+        let mut bytes = safetensors(&header, 0);
+        bytes.resize(bytes.len() + mine.len() * BYTES as usize, fill);
+        fs::write(folder.join(&name), bytes).unwrap();
+        map.extend(mine.iter().map(|number| format!(r#""t{number}":"{name}""#)));
+    }
+    if list {
+        let map = map.join(",");
+        let list = format!(r#"{{"metadata":[],"weight_map":{{{map}}}}}"#);
+        fs::write(folder.join(format!("{stem}.safetensors.index.json")), list).unwrap();
+    }
+}
+
+/// Returns the bytes of which all tensors of the folder's model are, as this library opens it.
+fn ours(folder: &Path) -> Result<u8, String> {
+    let model = Model::open(folder).map_err(|error| error.to_string())?;
+    let mut fills = BTreeSet::new();
+    for tensor in model.tensors() {
+        let file = fs::read(model.files()[tensor.file].path()).unwrap();
+        let at = tensor.offset as usize;
+        fills.extend(&file[at..at + tensor.len_bytes as usize]);
+    }
+    one_of(fills, model.tensors().len())
+}
+
+/// The same as `transformers` does: one file first, else the list. `None` where it finds neither.
+fn transformers(folder: &Path, stem: &str) -> Option<Result<u8, String>> {
+    let single = folder.join(format!("{stem}.safetensors"));
+    let list = folder.join(format!("{stem}.safetensors.index.json"));
+    let files: BTreeSet<PathBuf> = match (single.exists(), fs::read(list)) {
+        (true, _) => [single].into(),
+        (false, Ok(list)) => {
+            let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
+            let map = list["weight_map"].as_object().unwrap().values();
+            map.map(|name| folder.join(name.as_str().unwrap()))
+                .collect()
+        }
+        (false, Err(_)) => return None,
+    };
+    let (mut fills, mut tensors) = (BTreeSet::new(), 0);
+    for file in files {
+        let Ok(bytes) = fs::read(&file) else {
+            return Some(Err(format!("{} is missing", file.display())));
+        };
+        for (_, view) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
+            fills.extend(view.data());
+            tensors += 1;
+        }
+    }
+    Some(one_of(fills, tensors))
+}
+
+fn one_of(fills: BTreeSet<u8>, tensors: usize) -> Result<u8, String> {
+    match (fills.len(), tensors) {
+        (1, TENSORS) => Ok(*fills.first().unwrap()),
+        _ => Err(format!("a mixture of {fills:?} in {tensors} tensors")),
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+/// What is in the folder before.
+#[derive(Clone, Copy, Debug)]
+enum Older {
+    Nothing,
+    /// So many files of this library.
+    Ours(usize),
+    /// The same, over an older one: the usual names were taken.
+    OursAgain(usize),
+    Theirs(usize),
+    TheirsWithoutList(usize),
+}
+
+const OLD: u8 = 1;
+const NEW: u8 = 2;
+
+/// All pairs of an older model and the number of files of the new one, and the name of both.
+fn pairs() -> Vec<(Older, usize, &'static str)> {
+    let mut pairs = Vec::new();
+    for stem in ["model", "other"] {
+        for new in [1, 2, 4] {
+            pairs.extend([1, 2, 4].map(|old| (Older::Ours(old), new, stem)));
+        }
+    }
+    for new in [1, 2] {
+        for older in [
+            Older::Nothing,
+            Older::OursAgain(2),
+            Older::Theirs(2),
+            Older::TheirsWithoutList(2),
+        ] {
+            pairs.push((older, new, "model"));
+        }
+    }
+    pairs
+}
+
+impl Older {
+    fn make(self, manager: &TransferManager, folder: &Path, stem: &str) {
+        let path = folder.join(format!("{stem}.safetensors"));
+        let save = |files, fill| _ = save_to(manager, files, fill, &path).unwrap();
+        match self {
+            Older::Nothing => {}
+            Older::Ours(files) => save(files, OLD),
+            Older::OursAgain(files) => {
+                save(files, 0);
+                save(files, OLD);
+            }
+            Older::Theirs(files) => theirs(folder, stem, files, OLD, true),
+            Older::TheirsWithoutList(files) => theirs(folder, stem, files, OLD, false),
+        }
+    }
+
+    /// Checks that readers find the older model, or one of the others.
+    fn check(self, folder: &Path, stem: &str, others: &[u8], told: &str) {
+        let is_right = |found: &Result<u8, String>| {
+            { found.as_ref() }.is_ok_and(|fill| *fill == OLD || others.contains(fill))
+        };
+        let ours = ours(folder);
+        let is_nothing = matches!(self, Older::Nothing);
+        // Of a first save, all files or some may be there without their list.
+        let is_part = |told: &String| told.contains("has no model") || told.contains("lacks");
+        let right = is_right(&ours) || is_nothing && ours.as_ref().is_err_and(is_part);
+        assert!(right, "{told}: {ours:?} of {:?}", names(folder));
+        match transformers(folder, stem) {
+            Some(found) => assert!(is_right(&found), "{told}: {found:?} of {:?}", names(folder)),
+            None => assert!(
+                matches!(self, Older::Nothing | Older::TheirsWithoutList(_)),
+                "{told}: {:?}",
+                names(folder)
+            ),
+        }
+    }
+}
+
+/// Makes folders that have what a first one has.
+struct Template(Folder);
+
+impl Template {
+    fn new(manager: &TransferManager, older: Older, stem: &str) -> Template {
+        let folder = Folder::in_memory();
+        older.make(manager, &folder.path(""), stem);
+        Template(folder)
+    }
+
+    fn folder(&self) -> Folder {
+        let folder = Folder::in_memory();
+        for name in names(&self.0.path("")) {
+            fs::copy(self.0.path(&name), folder.path(&name)).unwrap();
+        }
+        folder
+    }
+}
+
+/// Returns the steps of a save over the older model.
+fn steps(
+    manager: &TransferManager,
+    template: &Template,
+    files: usize,
+    stem: &str,
+) -> Vec<(Step, PathBuf)> {
+    let folder = template.folder();
+    let path = folder.path(&format!("{stem}.safetensors"));
+    let steps = Rc::new(RefCell::new(Vec::new()));
+    let seen = Rc::clone(&steps);
+    let watcher = move |step, path: &Path| {
+        seen.borrow_mut().push((step, path.to_owned()));
+        Ok(())
+    };
+    watched(watcher, || save_to(manager, files, NEW, &path)).unwrap();
+    assert_eq!(ours(&folder.path("")), Ok(NEW));
+    let left = names(&folder.path(""));
+    assert!(
+        left.iter().all(|name| !name.ends_with(".partial")),
+        "{left:?}"
+    );
+    steps.take()
+}
+
+const CELL: &str = "TRANSLOAD_TEST_CELL";
+
+/// Saves, and ends the process before the step.
+fn killed(cell: &str) {
+    let mut parts = cell.splitn(3, ' ');
+    let files = parts.next().unwrap().parse().unwrap();
+    let last: usize = parts.next().unwrap().parse().unwrap();
+    let mut taken = 0;
+    let watcher = move |_, _: &Path| {
+        if taken == last {
+            std::process::abort();
+        }
+        taken += 1;
+        Ok(())
+    };
+    let path = Path::new(parts.next().unwrap());
+    let _ = watched(watcher, || save_to(&manager(), files, NEW, path));
+}
+
+#[test]
+fn a_save_that_is_killed_at_any_step_leaves_the_older_model_or_the_new_one() {
+    if let Ok(cell) = std::env::var(CELL) {
+        return killed(&cell);
+    }
+    let manager = manager();
+    let mut cells = 0;
+    for (older, files, stem) in pairs() {
+        let template = Template::new(&manager, older, stem);
+        for (number, step) in steps(&manager, &template, files, stem).iter().enumerate() {
+            let folder = template.folder();
+            let path = folder.path(&format!("{stem}.safetensors"));
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            child.args([
+                "resaves::a_save_that_is_killed_at_any_step_leaves_the_older_model_or_the_new_one",
+                "--exact",
+            ]);
+            child.env(CELL, format!("{files} {number} {}", path.display()));
+            let output = child.output().unwrap();
+            assert!(!output.status.success(), "{output:?}");
+            let told = format!("{files} over {older:?} of {stem}, killed at {number}: {step:?}");
+            older.check(&folder.path(""), stem, &[NEW], &told);
+            // And the next save goes on from there, and removes what this one left.
+            save_to(&manager, files, 3, &path).unwrap();
+            assert_eq!(ours(&folder.path("")), Ok(3), "{told}");
+            if cfg!(target_os = "linux") {
+                let left = names(&folder.path(""));
+                let is_partial = |name: &String| name.ends_with(".partial");
+                assert!(!left.iter().any(is_partial), "{told}: {left:?}");
+            }
+            cells += 1;
+        }
+    }
+    println!("{cells} cells of {} pairs", pairs().len());
+}
+
+/// Errors that a disk gives: no room, a fault, a file in use, and a file system that has become read-only, for one step or
+/// for all that follow.
+const ERRORS: [(i32, bool); 5] = [
+    (28, false),
+    (5, false),
+    (16, false),
+    (30, false),
+    (30, true),
+];
+
+#[cfg(unix)]
+#[test]
+fn a_save_that_is_refused_at_any_step_leaves_the_older_model_and_names_the_step() {
+    let manager = manager();
+    let mut cells = 0;
+    for (older, files, stem) in pairs() {
+        let template = Template::new(&manager, older, stem);
+        let before = names(&template.0.path(""));
+        let steps = steps(&manager, &template, files, stem);
+        for (number, (step, at)) in steps.iter().enumerate() {
+            for (error, for_ever) in ERRORS {
+                let folder = template.folder();
+                let path = folder.path(&format!("{stem}.safetensors"));
+                let mut taken = 0;
+                let watcher = move |_, _: &Path| {
+                    taken += 1;
+                    match taken > number && (for_ever || taken == number + 1) {
+                        true => Err(io::Error::from_raw_os_error(error)),
+                        false => Ok(()),
+                    }
+                };
+                let saved = watched(watcher, || save_to(&manager, files, NEW, &path));
+                let told = format!(
+                    "{files} over {older:?} of {stem}, error {error} at {number}: {step:?} {at:?}, {saved:?}"
+                );
+                cells += 1;
+                match saved {
+                    // Only what no reader finds any more is left.
+                    Ok(_) => {
+                        assert_eq!(*step, Step::Remove, "{told}");
+                        assert_eq!(ours(&folder.path("")), Ok(NEW), "{told}");
+                        older.check(&folder.path(""), stem, &[NEW], &told);
+                    }
+                    Err(refused) => {
+                        let text = refused.to_string();
+                        let system = io::Error::from_raw_os_error(error).to_string();
+                        assert!(text.contains(&step.to_string()), "{told}: {text}");
+                        assert!(text.contains(&system), "{told}: {text}");
+                        if matches!(
+                            refused,
+                            SaveError::Step {
+                                is_undone: false,
+                                ..
+                            }
+                        ) {
+                            assert!(for_ever, "{told}");
+                            older.check(&folder.path(""), stem, &[NEW], &told);
+                            continue;
+                        }
+                        older.check(&folder.path(""), stem, &[], &told);
+                        assert_eq!(names(&folder.path("")), before, "{told}");
+                    }
+                }
+            }
+        }
+    }
+    println!("{cells} cells of {} pairs", pairs().len());
+}
+
+#[test]
+fn files_of_two_saves_are_refused_with_the_names_of_both() {
+    let manager = manager();
+    let folder = || {
+        let folder = Folder::of(&[]);
+        save_to(&manager, 2, OLD, &folder.path("model.safetensors")).unwrap();
+        folder
+    };
+    const LIST: &str = "model.safetensors.index.json";
+    const SECOND: &str = "model-00002-of-00002.safetensors";
+    let mixed = |folder: &Folder, named: [&str; 2]| {
+        let error = Model::open(folder.path("")).unwrap_err();
+        assert!(matches!(error, ModelError::Mixed { .. }), "{error}");
+        for name in named {
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    };
+    let (one, other) = (folder(), folder());
+    fs::copy(other.path(SECOND), one.path(SECOND)).unwrap();
+    mixed(&one, ["model-00001-of-00002.safetensors", SECOND]);
+    fs::remove_file(one.path(LIST)).unwrap();
+    mixed(&one, ["model-00001-of-00002.safetensors", SECOND]);
+    // The list of another save.
+    let one = folder();
+    fs::copy(other.path(LIST), one.path(LIST)).unwrap();
+    mixed(&one, [LIST, "model-00001-of-00002.safetensors"]);
+    // Files of another program under the same names.
+    theirs(&one.path(""), "model", 2, NEW, false);
+    mixed(&one, [LIST, "names no save"]);
+}
+
+#[test]
+fn files_without_a_list_are_taken_where_their_count_is_whole_and_one_of_a_kind() {
+    let manager = manager();
+    let folder = Folder::of(&[]);
+    save_to(&manager, 4, OLD, &folder.path("model.safetensors")).unwrap();
+    fs::remove_file(folder.path("model.safetensors.index.json")).unwrap();
+    assert_eq!(ours(&folder.path("")), Ok(OLD));
+    // Two of four, renamed.
+    for number in [1, 2] {
+        let from = format!("model-{number:05}-of-00004.safetensors");
+        let to = format!("model-{number:05}-of-00002.safetensors");
+        fs::rename(folder.path(&from), folder.path(&to)).unwrap();
+    }
+    for number in [3, 4] {
+        let name = format!("model-{number:05}-of-00004.safetensors");
+        fs::remove_file(folder.path(&name)).unwrap();
+    }
+    let error = Model::open(folder.path("")).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            ModelError::Parts {
+                files: 4,
+                files_here: 2,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    // Those of another program, of which there are two kinds.
+    let folder = Folder::of(&[]);
+    theirs(&folder.path(""), "model", 2, OLD, false);
+    assert_eq!(ours(&folder.path("")), Ok(OLD));
+    theirs(&folder.path(""), "model", 4, NEW, false);
+    let error = Model::open(folder.path("")).unwrap_err();
+    assert!(matches!(error, ModelError::Several { .. }), "{error}");
+}
+
+#[test]
+fn a_save_removes_only_what_its_older_list_alone_names() {
+    let manager = manager();
+    let folder = Folder::of(&[("config.json", b"{}"), ("notes.safetensors", b"mine")]);
+    theirs(&folder.path(""), "model", 4, OLD, true);
+    let list = folder.path("model.safetensors.index.json");
+    let told = fs::read_to_string(&list).unwrap();
+    let more = r#""a":"config.json","b":"../c.safetensors","t0""#;
+    fs::write(&list, told.replace(r#""t0""#, more)).unwrap();
+    // Another list of some of the files.
+    let copy = r#"{"weight_map":{"t3":"model-00004-of-00004.safetensors"}}"#;
+    fs::write(folder.path("last.safetensors.index.json"), copy).unwrap();
+    save_to(&manager, 2, NEW, &folder.path("model.safetensors")).unwrap();
+    assert_eq!(ours(&folder.path("")), Ok(NEW));
+    assert_eq!(
+        names(&folder.path("")),
+        [
+            "config.json",
+            "last.safetensors.index.json",
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+            "model-00004-of-00004.safetensors",
+            "model.safetensors.index.json",
+            "notes.safetensors",
+        ]
+    );
+}
+
+#[test]
+fn a_file_that_an_older_list_names_is_never_shown_as_the_older_model() {
+    let manager = manager();
+    let folder = Folder::of(&[]);
+    let path = folder.path("model.safetensors");
+    save_to(&manager, 1, OLD, &path).unwrap();
+    let list = |names: [&str; 2]| {
+        let [first, second] = names;
+        let list = format!(r#"{{"weight_map":{{"t0":"{first}","t1":"{second}"}}}}"#);
+        fs::write(folder.path("model.safetensors.index.json"), list).unwrap();
+    };
+    list(["model.safetensors"; 2]);
+    save_to(&manager, 1, NEW, &path).unwrap();
+    assert_eq!(names(&folder.path("")), ["model.safetensors"]);
+    assert_eq!(ours(&folder.path("")), Ok(NEW));
+    list(["model.safetensors", "second.safetensors"]);
+    let error = save_to(&manager, 1, 3, &path).unwrap_err();
+    assert!(matches!(error, SaveError::Hidden { .. }), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_private_model_stays_private_under_its_new_names() {
+    use std::os::unix::fs::PermissionsExt;
+    let manager = manager();
+    for (old, new) in [(1, 2), (2, 2), (2, 1)] {
+        let folder = Folder::of(&[]);
+        let path = folder.path("model.safetensors");
+        for path in save_to(&manager, old, OLD, &path).unwrap() {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        for path in save_to(&manager, new, NEW, &path).unwrap() {
+            let mode = fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{} {old} {new}", path.display());
+        }
+    }
+}
+
+#[test]
+fn a_name_that_another_save_takes_meanwhile_stays_its_own() {
+    let manager = manager();
+    let folder = Folder::of(&[]);
+    let path = folder.path("model.safetensors");
+    let first = save(&manager, 2, OLD).start(&path).unwrap();
+    let second = save(&manager, 2, NEW).start(&path).unwrap();
+    first.wait().unwrap();
+    assert_eq!(ours(&folder.path("")), Ok(OLD));
+    second.wait().unwrap();
+    assert_eq!(ours(&folder.path("")), Ok(NEW));
+}
