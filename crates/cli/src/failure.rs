@@ -1,5 +1,6 @@
 //! Failures and their exit codes.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{fmt, io};
@@ -228,6 +229,18 @@ impl From<Kind> for ExitCode {
 impl Failure {
     pub(crate) fn kind(&self) -> Kind {
         match self {
+            // The disk or the process has no room for it.
+            Failure::Create { source, .. }
+                if matches!(
+                    source.kind(),
+                    ErrorKind::FileTooLarge | ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+                ) =>
+            {
+                Kind::Device
+            }
+            Failure::Create { source, .. } if source.kind() == ErrorKind::Unsupported => {
+                Kind::Missing
+            }
             Failure::Arguments(_)
             | Failure::Topology(_)
             | Failure::Machine { .. }

@@ -59,7 +59,7 @@ mod signals {
     use std::{fs, io, ptr, thread};
 
     use console::Term;
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
     use signal_hook::flag;
     use signal_hook::iterator::Signals;
 
@@ -80,6 +80,8 @@ mod signals {
     }
 
     fn try_watch(form: Form) -> io::Result<()> {
+        // A write beyond the process's limit on files (`ulimit -f`) fails then, and does not end the program.
+        flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         let asking = ASKING.map(|(signal, _)| signal);
         let asking = asking.into_iter().filter(|signal| !is_ignored(*signal));
         let asking: Vec<i32> = asking.collect();

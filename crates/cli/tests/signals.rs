@@ -155,3 +155,39 @@ fn a_signal_during_a_probe_leaves_the_old_profile() {
         );
     }
 }
+
+#[test]
+fn a_limit_on_the_length_of_files_is_an_error_and_leaves_no_file() {
+    let folder = Folder::new("limit");
+    folder.model("model", 1 << 20);
+    // The first three are refused before a byte is written, the last one by the write itself, for which the system has
+    // a signal that ends programs.
+    for arguments in [
+        &["load", "model", "--save", "saved.safetensors"][..],
+        &["copy", "model", "cpu:0", "--out", "back"],
+        &["copy", "model", "cpu:0/file:back"],
+        &[
+            "explain",
+            "cpu:0",
+            "cpu:0",
+            "1KiB",
+            "--measure",
+            "--html",
+            "page.html",
+        ],
+    ] {
+        let program = folder.command(&[arguments, &["--json"]].concat());
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "ulimit -f 1; exec \"$@\"", "sh"]);
+        limited.arg(program.get_program()).args(program.get_args());
+        limited
+            .current_dir(folder.path(""))
+            .env("TRANSLOAD_PROFILE", "");
+        let run = Run(limited.output().unwrap());
+        assert_eq!(run.code(), 5, "{arguments:?}: {}", run.stdout());
+        let error = &run.json()["error"];
+        let told = error["message"].as_str().unwrap();
+        assert!(told.contains("RLIMIT_FSIZE"), "{arguments:?}: {told}");
+        assert_eq!(folder.names(), ["model"], "{arguments:?}");
+    }
+}
