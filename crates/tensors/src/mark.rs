@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::time::SystemTime;
 
 use crate::Value;
 
@@ -24,11 +23,16 @@ const BYTES: &str = "transload.save.bytes";
 
 impl Mark {
     pub(crate) fn new(files: usize, bytes: u64) -> Mark {
-        let mut hasher = RandomState::new().build_hasher();
+        let hasher = RandomState::new().build_hasher();
         // A child of `fork` has its parent's random state.
-        hasher.write_u32(std::process::id());
-        let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        hasher.write_u128(since.as_nanos());
+        #[cfg(unix)]
+        let hasher = {
+            let mut hasher = hasher;
+            let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
+            hasher.write_u128(since.unwrap_or_default().as_nanos());
+            hasher.write_u32(std::process::id());
+            hasher
+        };
         Mark {
             save: format!("{:016x}", hasher.finish()),
             files: files as u64,
