@@ -446,7 +446,7 @@ at all, also when the probe found wrong bytes.";
 
 const MODELS: &str = "\
 MODEL is a file in safetensors or GGUF, a list of shards
-(model.safetensors.index.json), any part of a GGUF model in parts
+(model.safetensors.index.json), any part of a model in parts
 (NAME-00001-of-00003.gguf), or a folder with one model, such as a snapshot of a
 hub. The headers alone are read, and checked against the lengths of the files.
 Pickled files (*.bin, *.pt) may run any code when they are read, so they are
