@@ -108,12 +108,7 @@ impl Wanted {
     }
 
     /// Starts to load a model. Its other parts are taken from those that are `left`.
-    fn start(
-        &self,
-        py: Python<'_>,
-        path: &PathBuf,
-        left: &mut Vec<PathBuf>,
-    ) -> PyResult<Loading> {
+    fn start(&self, py: Python<'_>, path: &PathBuf, left: &mut Vec<PathBuf>) -> PyResult<Loading> {
         let loader = loader(py)?;
         let model = py
             .detach(|| Model::open(path))

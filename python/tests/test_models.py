@@ -224,6 +224,40 @@ def test_shards_are_loaded_by_their_index(tmp_path):
         assert len(transload.inspect(source)["files"]) == len([path for path in paths if path.suffix == ".safetensors"])
 
 
+def test_numbered_shards_are_one_model_however_they_are_named(tmp_path):
+    paths = [tmp_path / f"m-{number:05}-of-00002.safetensors" for number in (1, 2)]
+    made = {"a": np.arange(3), "b": np.arange(4)}
+    for path, name in zip(paths, made):
+        reference.save_file({name: made[name]}, path)
+    for source in (tmp_path, paths[1], paths, reversed(paths), tmp_path.glob("*.safetensors")):
+        same(transload.load(source), made)
+    assert [name for name, _ in transload.stream(paths)] == ["a", "b"]
+    assert transload.inspect(paths[1])["files"] == paths
+    with pytest.raises(ValueError, match='path: .*"a"'):
+        transload.load([paths[0], paths[0]])
+    paths[0].unlink()
+    with pytest.raises(errors.ModelError, match="lacks 1 of its 2 files") as raised:
+        transload.load(paths[1])
+    assert raised.value.path == paths[1]
+
+
+def test_a_tensor_of_an_unknown_type_is_listed_and_left_out(tmp_path):
+    path = tmp_path / "m.gguf"
+    head = b"GGUF" + struct.pack("<IQQ", 3, 2, 0)
+    for name, kind, size, offset in [(b"a", 142, 256, 0), (b"t\xe4", 24, 4, 160)]:
+        head += struct.pack("<Q", len(name)) + name + struct.pack("<IQIQ", 1, size, kind, offset)
+    path.write_bytes(head + bytes(-len(head) % 32) + bytes(160) + b"\1\2\3\4")
+    found = transload.inspect(path)["tensors"]
+    assert {name: (of["dtype"], of["nbytes"]) for name, of in found.items()} == {
+        "a": ("GGML_142", 160),
+        r"t\xE4": ("int8", 4),
+    }
+    with pytest.raises(errors.LoadError, match="GGML_142") as raised:
+        transload.load(path)
+    assert raised.value.tensor == "a"
+    same(transload.load(path, only=r"t\xE4"), {r"t\xE4": np.array([1, 2, 3, 4], "i1")})
+
+
 def gguf(path):
     """Writes a model with one tensor of F32 and one of Q8_0 (34 bytes for 32 elements)."""
 
