@@ -109,7 +109,7 @@ pub(crate) struct Loaded {
     pub(crate) memory_bytes: Vec<u64>,
     pub(crate) reading: Vec<FileRead>,
     pub(crate) transfers: usize,
-    pub(crate) method: String,
+    pub(crate) method: Option<String>,
     pub(crate) route: Vec<String>,
     pub(crate) predicted_s: Option<f64>,
     pub(crate) bound: Option<String>,

@@ -115,15 +115,18 @@ pub(crate) fn run(
         true => format!(", {}", style.green("verified")),
         false => String::new(),
     };
-    output.line(format_args!(
-        "{} of {} from {} in {} in {}, read at {}{verified}",
-        counted(document.tensors, "tensor"),
-        ByteSize(document.bytes),
-        counted(document.files, "file"),
-        document.devices.join(", "),
-        duration(seconds),
-        ByteRate(rate),
-    ))?;
+    match document.tensors {
+        0 => output.line(format_args!("the model has no tensors"))?,
+        tensors => output.line(format_args!(
+            "{} of {} from {} in {} in {}, read at {}{verified}",
+            counted(tensors, "tensor"),
+            ByteSize(document.bytes),
+            counted(document.files, "file"),
+            document.devices.join(", "),
+            duration(seconds),
+            ByteRate(rate),
+        ))?,
+    }
     if let (Some(path), Some(seconds)) = (&document.saved, document.save_seconds) {
         let time = duration(seconds);
         let path = Shown(path);
@@ -244,9 +247,9 @@ fn document(machine: &Machine, plan: &LoadPlan<'_>) -> Result<json::Loaded, Fail
         let mut memories = plan.memories();
         memories.any(|(memory, _)| memory.device == device.id)
     });
-    let Some(first) = explained.first().map(|first| &first.chosen) else {
-        unreachable!("a plan reads a file at least");
-    };
+    // A model without tensors has no way.
+    let first = explained.first().map(|first| &first.chosen);
+    let loads = first.and_then(|first| first.loads.first());
     let ns = explained.iter().map(|of| of.chosen.predicted_ns);
     let ns = ns.reduce(|one, other| Some(one?.saturating_add(other?)));
     Ok(json::Loaded {
@@ -259,10 +262,14 @@ fn document(machine: &Machine, plan: &LoadPlan<'_>) -> Result<json::Loaded, Fail
         memory_bytes: plan.memories().map(|(_, bytes)| bytes).collect(),
         reading: plan.files().map(file_read).collect(),
         transfers: plan.transfers(),
-        method: first.method.to_string(),
-        route: names(first.route.iter().copied()),
+        method: first.map(|first| first.method.to_string()),
+        route: names(
+            first
+                .into_iter()
+                .flat_map(|first| first.route.iter().copied()),
+        ),
         predicted_s: ns.flatten().map(json::seconds),
-        bound: first.loads.first().map(|load| load.of.to_string()),
+        bound: loads.map(|load| load.of.to_string()),
         seconds: None,
         start_seconds: None,
         stages: Vec::new(),
@@ -324,8 +331,8 @@ fn planned(
         }
     }
     rows.push(row("transfers", document.transfers.to_string()));
-    let way = format!("{}, {}", document.method, document.route.join(" → "));
-    rows.push(row("way", way));
+    let way = document.method.iter();
+    rows.extend(way.map(|method| row("way", format!("{method}, {}", document.route.join(" → ")))));
     if let Some(seconds) = document.predicted_s {
         let through_cache = document
             .reading

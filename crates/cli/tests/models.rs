@@ -35,6 +35,27 @@ fn a_model_that_was_loaded_is_saved_as_it_was() {
 }
 
 #[test]
+fn a_model_without_tensors_is_loaded_and_saved() {
+    let folder = Folder::new("load-none");
+    fs::write(folder.path("none"), b"\x08\0\0\0\0\0\0\0{}      ").unwrap();
+    for of in ["--plan", "--verify"] {
+        let said = folder.json(&["load", "none", of]);
+        assert_eq!((&said["tensors"], &said["bytes"]), (&json!(0), &json!(0)));
+        assert_eq!(
+            (&said["method"], &said["route"]),
+            (&json!(null), &json!([]))
+        );
+        assert_eq!(folder.run(&["load", "none", of]).stderr(), "");
+    }
+    let out = folder.run(&["load", "none", "--save", "saved"]).stdout();
+    assert!(
+        out.starts_with("the model has no tensors\nsaved as saved in "),
+        "{out}"
+    );
+    assert_eq!(folder.json(&["inspect", "saved"])["tensors"], json!([]));
+}
+
+#[test]
 fn a_model_goes_to_several_memories() {
     let folder = Folder::new("load-several");
     folder.model("model", 4096);
