@@ -165,7 +165,7 @@ fn no_way_at_all_names_both_memories_and_what_is_wrong_with_each_route() {
          DirectCopy sim:0/device → sim:2/device: \
          link sim:0/device → sim:2/device over sim:0#1: a device on it is lost; \
          HostStaged sim:0/device → sim:1/device → sim:2/device: \
-         no room: 1 × 65536 bytes of slots exceed the staging budget of 1024 bytes"
+         no room: 1 × 65536 bytes of slots exceed the staging budget of 1024 bytes; raise the staging budget"
     );
 }
 
