@@ -1,5 +1,6 @@
 //! What follows when a leg fails: which links are blamed, and which way the rest goes.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use transload_core::flight::{Failure, Flight, Phase};

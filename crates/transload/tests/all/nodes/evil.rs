@@ -309,6 +309,10 @@ fn a_node_that_offers_too_much_or_twice_the_same_is_refused() {
 #[test]
 fn a_copy_whose_session_ends_midway_says_so_first_and_how_far_it_came() {
     const LEN: usize = 1 << 20;
+    if session_options().trusted_network {
+        // The node would have to answer UCX, which tells of whole messages alone.
+        return;
+    }
     let (told, asked) = mpsc::channel();
     let evil = evil(None, offer(1), move |message, pipe| {
         if let Message::Write { id, len, .. } = message {
@@ -327,7 +331,7 @@ fn a_copy_whose_session_ends_midway_says_so_first_and_how_far_it_came() {
     let here = manager.adopt(vec![7u8; LEN]).unwrap();
     let transfer = manager.copy(&here, &there);
     let (sent, of) = asked.recv().unwrap();
-    while transfer.progress().unwrap().0 < sent {
+    while !transfer.is_over() && transfer.progress().is_some_and(|(moved, _)| moved < sent) {
         thread::yield_now();
     }
     session.close();
