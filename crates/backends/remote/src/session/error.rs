@@ -182,7 +182,8 @@ impl SessionError {
         if address.contains('/') {
             return wrong("it has a /, as links have");
         }
-        let Some((host, port)) = address.rsplit_once(':') else {
+        let parts = address.rsplit_once(':');
+        let Some((host, port)) = parts.filter(|_| !address.ends_with(']')) else {
             return wrong("it has no port");
         };
         let is_bare = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
@@ -248,7 +249,7 @@ mod tests {
             ("box2:http", "1 to 65535"),
             ("fd00::2:7171", "brackets"),
             ("fd00::2", "brackets"),
-            ("[fd00::2]", "1 to 65535"),
+            ("[fd00::2]", "no port"),
         ];
         for (text, expected) in wrong {
             let error = SessionError::check_address(text).unwrap_err();
