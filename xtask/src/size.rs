@@ -3,13 +3,12 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::cargo::{self, call_in};
 use crate::files;
-use crate::process::{first_line, must_run, output_of};
+use crate::process::{Limit, first_line, must_run, output_of};
 use crate::workspace::Workspace;
 
 /// Builds a program for each line of [`PROGRAMS`] from nothing and writes the page.
@@ -96,7 +95,7 @@ fn children_s() -> Result<f64> {
 }
 
 /// For one program. Only a compiler that hangs meets it.
-const LIMIT: Duration = Duration::from_secs(3600);
+const LIMIT: Limit = Limit::minutes(60);
 
 const MANIFEST: &str = "\
 [package]

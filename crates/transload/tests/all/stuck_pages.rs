@@ -223,3 +223,48 @@ fn a_deadline_of_the_stuck_transfer_itself_is_kept() {
         });
     }
 }
+
+/// The thread that starts a copy of one page makes the copy; here an event's setter starts it.
+#[test]
+fn a_small_copy_that_an_event_starts_holds_up_no_thread_of_another_transfer() {
+    within_limit("one page", || {
+        let Some(scene) = Scene::new(PAGE, &[0]) else {
+            return;
+        };
+        let gate = scene.manager.event();
+        let request = Request::new(&scene.src, &scene.dst).after(&gate);
+        drop(scene.manager.submit(&request));
+        gate.setter()();
+        for len in [4 << 10, 8 << 20] {
+            let (src, dst) = scene.heap(len);
+            let (waited, awaited) = (
+                scene.manager.copy(&src, &dst),
+                scene.manager.copy(&dst, &src),
+            );
+            let told = elsewhere(|| pollster::block_on(awaited));
+            waited.wait().unwrap();
+            told.recv().unwrap().unwrap();
+        }
+        scene.stuck.await_touch();
+        scene.finish();
+    });
+}
+
+#[test]
+fn a_batch_of_larger_copies_is_submitted_whatever_pages_they_need() {
+    within_limit("one page", || {
+        let (len, each) = (1 << 20, 64 << 10);
+        let Some(scene) = Scene::new(len, &[0]) else {
+            return;
+        };
+        let part = |buffer: &Buffer, at: u64| buffer.slice(at..at + each).unwrap();
+        let requests: Vec<Request> = (0..len as u64)
+            .step_by(each as usize)
+            .map(|at| Request::new(part(&scene.src, at), part(&scene.dst, at)))
+            .collect();
+        let batch = scene.manager.copy_batch(&requests, OnFailure::GoOn);
+        scene.stuck.await_touch();
+        scene.finish();
+        assert!(batch.unwrap().wait().iter().all(Result::is_ok));
+    });
+}
