@@ -56,6 +56,8 @@ struct Found {
     cancel: Series,
     /// The longest copy of another thread: beside the posts, a chain that runs, and cancels.
     beside: [Series; 3],
+    /// The same beside a thread that computes as long as a chain runs and uses no manager.
+    alone: Series,
     is_wrong: bool,
 }
 
@@ -108,6 +110,13 @@ impl Found {
         self.beside[1].push(other.stop()?.as_secs_f64());
         self.end.push(took / count as f64);
         self.is_wrong |= *scene.dst.read()? != *scene.src.read()?;
+
+        let other = Other::start(&scene.manager, BESIDE)?;
+        let begin = Clock::now();
+        while begin.elapsed().as_secs_f64() < took {
+            std::hint::spin_loop();
+        }
+        self.alone.push(other.stop()?.as_secs_f64());
         Ok(())
     }
 
@@ -146,6 +155,11 @@ impl Found {
         let beside = |of: &str, series: &Series| {
             let mut outcome = outcome(of, series);
             outcome.bytes = BESIDE as u64;
+            let alone = self.alone.median();
+            let name = "longest copy beside work without a manager";
+            outcome.baselines.insert(name.into(), alone);
+            // A machine that delays the other thread even without a manager gets no verdict.
+            outcome.noise = alone / LIMIT_S;
             let of = "longest copy of another thread:";
             let verdict = Verdict::at_most(of, series.median(), LIMIT_S, "s");
             outcome.verdict = Some(verdict.unless_noisy(outcome.noise));
