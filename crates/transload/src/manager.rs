@@ -124,6 +124,16 @@ impl TransferManager {
         let inventory = guarded(|| backend.inventory()).map_err(panicked)?;
         // Discovery's backend of that name comes first, where this machine has its hardware.
         self.open(Wanted::Backend(inventory.backend));
+        // So do its devices and memories of the same names: what a place means does not depend on which kinds are open.
+        for device in &inventory.devices {
+            self.open(Wanted::Place(Place {
+                device: DeviceName::Id(device.id),
+                memory: None,
+            }));
+        }
+        for memory in &inventory.memories {
+            self.open(Wanted::Place(memory.id.into()));
+        }
         self.register(backend, inventory)
     }
 

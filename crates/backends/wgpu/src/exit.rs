@@ -170,6 +170,40 @@ pub(crate) fn watch() {
         /// POSIX.1-2008, System Interfaces, `_exit`.
         fn _exit(status: c_int) -> !;
     }
+    /// Keeps the library with `code` loaded to the end of the process: handlers of `on_exit` outlive the library that has
+    /// them.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    fn stay_loaded(code: *const c_void) {
+        use std::ffi::c_char;
+        use std::ptr::null;
+        /// `Dl_info` of `<dlfcn.h>`.
+        #[repr(C)]
+        struct Found {
+            path: *const c_char,
+            base: *mut c_void,
+            symbol: *const c_char,
+            address: *mut c_void,
+        }
+        /// `RTLD_LAZY`, `RTLD_NOLOAD` and `RTLD_NODELETE` of `<dlfcn.h>`.
+        const STAYS: c_int = 0x1 | 0x4 | 0x1000;
+        unsafe extern "C" {
+            /// `dladdr(3)`.
+            fn dladdr(address: *const c_void, found: *mut Found) -> c_int;
+            /// POSIX.1-2008, System Interfaces, `dlopen`.
+            fn dlopen(path: *const c_char, mode: c_int) -> *mut c_void;
+        }
+        let mut library = Found {
+            path: null(),
+            base: null_mut(),
+            symbol: null(),
+            address: null_mut(),
+        };
+        // SAFETY: the call only writes to the record, and reads nothing at the address.
+        if unsafe { dladdr(code, &raw mut library) } != 0 {
+            // SAFETY: the path is the loader's own. The loader does not find a program by its path, and programs stay.
+            let _ = unsafe { dlopen(library.path, STAYS) };
+        }
+    }
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     extern "C" fn with_status(status: c_int, _: *mut c_void) {
         at_exit();
@@ -180,9 +214,13 @@ pub(crate) fn watch() {
             unsafe { _exit(status) }
         }
     }
-    // SAFETY: the handler does not unwind. A library with this code stays loaded, as the drivers do that it has opened.
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    let refused = unsafe { on_exit(with_status, null_mut()) };
+    let handler: extern "C" fn(c_int, *mut c_void) = with_status;
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    stay_loaded(handler as *const c_void);
+    // SAFETY: the handler does not unwind, and is there when the process ends.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    let refused = unsafe { on_exit(handler, null_mut()) };
 
     // Elsewhere no handler is told the status.
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]

@@ -50,6 +50,11 @@ pub(crate) struct Group {
 }
 
 impl Member {
+    /// The record that has the group's place in the order.
+    pub(crate) fn leader(&self) -> TransferId {
+        self.leader
+    }
+
     /// Returns the group's source, with which a verification compares.
     pub(crate) fn source(&self) -> &Operand {
         &self.source

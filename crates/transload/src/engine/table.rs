@@ -206,9 +206,12 @@ impl Table {
             let index = self.by_ticket[ticket.index()];
             self[index].deadline.is_some()
         };
-        let cause = self
-            .hazards
-            .held_up_by(active.ticket?, &tickets, has_deadline)?;
+        // A group has one place in the order: its leader's.
+        let ticket = match &active.member {
+            Some(member) => self.find(member.leader())?.ticket?,
+            None => active.ticket?,
+        };
+        let cause = self.hazards.held_up_by(ticket, &tickets, has_deadline)?;
         guards
             .iter()
             .find_map(|(ticket, memory)| (*ticket == cause).then_some(*memory))

@@ -273,7 +273,9 @@ impl TransferManager {
             known.all(|device| profile.machine.has(device))
         };
         let links = profile.links.iter();
-        let links = links.filter(|link| before.link(link.id).is_none() && holds(&link.id));
+        // A link that is not open yet comes here again: only then is it known whether it is the measured one.
+        let is_new = |id: LinkId| before.link(id).is_none() && opened.link(id).is_some();
+        let links = links.filter(|link| is_new(link.id) && holds(&link.id));
         let measured: Vec<_> = links.map(|link| (link, link.curve())).collect();
         let corrected = profile.routes.iter();
         let corrected = corrected.filter(|route| route.links.iter().all(holds));

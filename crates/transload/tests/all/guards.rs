@@ -12,7 +12,8 @@ use std::thread;
 use crate::within::within_limit;
 use transload::hal::{ErrorClass, External, ExternalKind};
 use transload::{
-    Buffer, GuardError, ReadFuture, ReadGuard, Request, TransferManager, WriteFuture, WriteGuard,
+    Buffer, GuardError, ReadFuture, ReadGuard, Request, TransferError, TransferManager,
+    WriteFuture, WriteGuard,
 };
 
 const LEN: usize = 1000;
@@ -204,6 +205,23 @@ fn a_future_that_is_dropped_gives_its_place_back() {
         would_block(scene.buffer.try_read());
         drop(unpolled);
         scene.buffer.try_write().unwrap().fill(3);
+    });
+}
+
+#[test]
+fn a_broadcast_that_a_guard_of_the_waiting_thread_holds_up_is_told() {
+    with_buffers(|scene| {
+        let third = scene.manager.adopt(vec![3u8; LEN]).unwrap();
+        let guard = scene.buffer.write().unwrap();
+        let requests = [&scene.other, &third].map(|to| Request::new(&scene.buffer, to));
+        let group = scene.manager.broadcast(&requests).unwrap();
+        for refused in group.wait() {
+            assert!(
+                matches!(refused, Err(TransferError::GuardHeld { .. })),
+                "{refused:?}"
+            );
+        }
+        drop(guard);
     });
 }
 
