@@ -229,17 +229,9 @@ impl From<Kind> for ExitCode {
 impl Failure {
     pub(crate) fn kind(&self) -> Kind {
         match self {
-            // The disk or the process has no room for it.
-            Failure::Create { source, .. }
-                if matches!(
-                    source.kind(),
-                    ErrorKind::FileTooLarge | ErrorKind::StorageFull | ErrorKind::QuotaExceeded
-                ) =>
-            {
+            // The limit is the process's or the disk's: no argument is wrong.
+            Failure::Create { source, .. } if source.kind() == ErrorKind::FileTooLarge => {
                 Kind::Device
-            }
-            Failure::Create { source, .. } if source.kind() == ErrorKind::Unsupported => {
-                Kind::Missing
             }
             Failure::Arguments(_)
             | Failure::Topology(_)
@@ -248,7 +240,6 @@ impl Failure {
             | Failure::NoDirectory { .. }
             | Failure::StandardOutput { .. }
             | Failure::Terminal
-            | Failure::Temporary { .. }
             | Failure::Replaces { .. }
             | Failure::ReadOnly { .. }
             | Failure::Nodes { .. }
@@ -256,9 +247,9 @@ impl Failure {
             | Failure::NoKey
             | Failure::Address { .. }
             | Failure::Occupied { .. } => Kind::Usage,
-            Failure::Create { source, .. } | Failure::Folder { source, .. } => {
-                by_class(ErrorClass::of_io(source))
-            }
+            Failure::Create { source, .. }
+            | Failure::Folder { source, .. }
+            | Failure::Temporary { source, .. } => by_class(ErrorClass::of_io(source)),
             Failure::Key(error) => by_class(error.class()),
             Failure::Open(error) => by_class(error.class()),
             Failure::Model(error) => by_class(error.class()),

@@ -110,12 +110,12 @@ mod signals {
     }
 
     /// Whether the process was started with the signal ignored, as Linux tells (proc_pid_status(5), `SigIgn`). Elsewhere no safe
-    /// call tells, and the signal ends the program.
+    /// call tells: SIGHUP counts as ignored there, as `nohup` may have asked.
     fn is_ignored(signal: i32) -> bool {
         let told = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mask = told.lines().find_map(|line| line.strip_prefix("SigIgn:"));
         let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-        mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+        mask.map_or(signal == SIGHUP, |mask| mask >> (signal - 1) & 1 == 1)
     }
 
     /// Ends the program, unless it is already ending and reporting that.

@@ -36,6 +36,7 @@ mod shown;
 mod standard;
 mod stop;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::error::{ContextValue, ErrorKind};
@@ -141,7 +142,7 @@ fn refuse(mut error: clap::Error) -> ExitCode {
             match text.strip_prefix("error: ") {
                 Some(text) => output.error(text),
                 // The help, where no command was typed.
-                None => eprintln!("{text}"),
+                None => drop(writeln!(io::stderr(), "{text}")),
             }
         }
     }
