@@ -58,7 +58,16 @@ impl Folder {
 
     /// A command that runs the program in the folder.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_transload"));
+        let program = env!("CARGO_BIN_EXE_transload");
+        let mut command = match cfg!(target_os = "linux") {
+            // Shells start what is to run in the background with SIGINT ignored, and the program leaves it so.
+            true => {
+                let mut command = Command::new("/usr/bin/env");
+                command.args(["--default-signal=HUP,INT,TERM", program]);
+                command
+            }
+            false => Command::new(program),
+        };
         command.current_dir(&self.0).args(arguments);
         command.env_remove("NO_COLOR").env("TERM", "xterm-256color");
         // The program must not use measurements of this machine.

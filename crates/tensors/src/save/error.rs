@@ -142,7 +142,11 @@ impl SaveError {
             | SaveError::Header { .. } => ErrorClass::Caller,
             SaveError::Tensor { source, .. } => source.class(),
             SaveError::File { source, .. } | SaveError::Step { source, .. } => {
-                ErrorClass::of_io(source)
+                match source.kind() {
+                    // The limit is the process's or the disk's.
+                    io::ErrorKind::FileTooLarge => ErrorClass::Exhausted,
+                    _ => ErrorClass::of_io(source),
+                }
             }
             SaveError::Library(error) => error.class(),
             SaveError::Transfer { source, .. } => source.class(),
