@@ -434,15 +434,21 @@ fn create_in(
         // Under another name first: where the file system does not rename files, that is known before any work is done.
         let first = path.with_extension(format!("0{END}"));
         let file = options.open(&first)?;
-        let Err(error) = steps::rename(&first, path) else {
+        // A forked process may draw the same name: the file of another one stays.
+        let done = steps::rename_to_free(&first, path);
+        if matches!(done, Ok(true)) {
             return Ok(file);
-        };
+        }
         // Some file systems rename an open file to remove it.
         drop(file);
         let _ = fs::remove_file(&first);
-        Err(match steps::lacks(&error.source) {
-            true => io::Error::new(ErrorKind::Unsupported, NO_RENAME),
-            false => io::Error::new(
+        Err(match done {
+            // Another name is drawn.
+            Ok(_) => ErrorKind::AlreadyExists.into(),
+            Err(error) if steps::lacks(&error.source) => {
+                io::Error::new(ErrorKind::Unsupported, NO_RENAME)
+            }
+            Err(error) => io::Error::new(
                 error.source.kind(),
                 format!("{} another name there: {}", error.step, error.source),
             ),
@@ -478,10 +484,11 @@ fn writer_of(name: &OsStr) -> Option<Writer> {
     Writer::parse(writer)
 }
 
+/// Without a writer it has the process's number alone, which keeps forked processes apart, and from which none has ended.
 fn prefix(writer: Option<Writer>) -> String {
     match writer {
         Some(writer) => format!("{BEGIN}{writer}-"),
-        None => BEGIN.into(),
+        None => format!("{BEGIN}{:x}-", std::process::id()),
     }
 }
 
@@ -580,6 +587,26 @@ mod tests {
         assert_eq!(error.to_string(), NO_RENAME);
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert_eq!(names(folder.path()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_name_that_another_process_draws_too_is_left_to_its_file() {
+        let base = tempfile::tempdir().unwrap();
+        let mut taken = false;
+        let takes = move |_, path: &Path| match std::mem::replace(&mut taken, true) {
+            false => fs::write(path, b"another's"),
+            true => Ok(()),
+        };
+        let file = steps::watched(takes, || create_in(base.path(), None, None)).unwrap();
+        let names = names(base.path());
+        let own = file.path().file_name().unwrap().to_str().unwrap();
+        let others: Vec<_> = names.iter().filter(|name| *name != own).collect();
+        assert_eq!(others.len(), 1, "{names:?}");
+        assert_eq!(fs::read(base.path().join(others[0])).unwrap(), b"another's");
+        assert_eq!(fs::read(file.path()).unwrap(), b"");
+        // The name has the process's number, and is nobody's who may have ended.
+        assert!(own.starts_with(&format!("{BEGIN}{:x}-", std::process::id())));
+        assert_eq!(writer_of(own.as_ref()), None);
     }
 
     #[test]
