@@ -6,7 +6,7 @@ use std::time::SystemTime;
 /// A process of one boot of one machine.
 ///
 /// A container is a machine of its own, which lives in one boot: its host name and machine number may be those of its
-/// image, and so of any number of containers elsewhere.
+/// image, and so of any number of containers elsewhere. So is a space of time, which shifts when processes began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Writer {
     machine: u64,
@@ -80,13 +80,20 @@ mod system {
             let name = fs::read("/proc/sys/kernel/hostname").ok()?;
             let number = { ["/etc/machine-id", "/var/lib/dbus/machine-id"].iter() }
                 .find_map(|path| fs::read(path).ok().filter(|number| number.len() > 1));
-            let space = fs::metadata("/proc/self/ns/pid").ok()?.ino();
-            let space = space.to_le_bytes();
-            let machine = match &number {
-                Some(number) if space == FIRST_SPACE.to_le_bytes() => hash(&[number, &name]),
-                _ => hash(&[&number.unwrap_or_default(), &name, &boot, &space]),
-            };
             let process = std::process::id();
+            // Without a `/proc` of its own, a container sees the numbers that another space gives.
+            if fs::read_link("/proc/self").ok()?.as_os_str() != process.to_string().as_str() {
+                return None;
+            }
+            let space = |kind| Some(fs::metadata(format!("/proc/self/ns/{kind}")).ok()?.ino());
+            let spaces = [space("pid")?, space("time").unwrap_or(FIRST_SPACES[1])];
+            let machine = match &number {
+                Some(number) if spaces == FIRST_SPACES => hash(&[number, &name]),
+                _ => {
+                    let [pid, time] = spaces.map(u64::to_le_bytes);
+                    hash(&[&number.unwrap_or_default(), &name, &boot, &pid, &time])
+                }
+            };
             Some(Writer {
                 machine,
                 boot: hash(&[&boot]),
@@ -96,8 +103,9 @@ mod system {
         }
     }
 
-    /// The number of the system's first space of processes (`PROC_PID_INIT_INO`). Each container has another one.
-    const FIRST_SPACE: u64 = 0xEFFF_FFFC;
+    /// The numbers of the system's first spaces of processes (`PROC_PID_INIT_INO`) and of time (`PROC_TIME_INIT_INO`). Each
+    /// container has another one of processes.
+    const FIRST_SPACES: [u64; 2] = [0xEFFF_FFFC, 0xEFFF_FFFA];
 
     pub(super) fn has_ended(process: u32, begin: u64) -> bool {
         let Some(pid) = Pid::from_raw(process as i32) else {
@@ -157,9 +165,41 @@ mod system {
 
 #[cfg(all(test, any(target_os = "linux", target_os = "android")))]
 mod tests {
+    use std::process::Command;
     use std::time::Duration;
 
     use super::*;
+
+    /// Runs this test again in each space, where the system and the user's rights allow that.
+    #[test]
+    fn a_process_in_a_space_of_its_own_is_of_another_machine_or_of_none() {
+        const OUTER: &str = "TRANSLOAD_TEST_WRITER";
+        const TEST: &str = "partial::writer::tests::a_process_in_a_space_of_its_own_is_of_another_machine_or_of_none";
+        let this = Writer::this();
+        if let Ok(told) = std::env::var(OUTER) {
+            // Its number in `/proc` is another one there.
+            assert!(this.is_none() || std::process::id() != 1);
+            assert_ne!(this.map(|this| format!("{:x}", this.machine)), Some(told));
+            return;
+        }
+        let outer = format!("{:x}", this.unwrap().machine);
+        for space in ["--pid", "--time"] {
+            let inside = |program: &std::path::Path, words: &[&str]| {
+                let mut command = Command::new("unshare");
+                command.args(["--map-root-user", "--fork", space]);
+                command.arg(program).args(words).env(OUTER, &outer).output()
+            };
+            if inside("true".as_ref(), &[]).is_ok_and(|done| done.status.success()) {
+                let test = std::env::current_exe().unwrap();
+                let done = inside(&test, &["--exact", TEST]).unwrap();
+                let told = String::from_utf8_lossy(&done.stdout);
+                assert!(
+                    done.status.success() && told.contains("1 passed"),
+                    "{space}: {told}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn a_process_has_ended_only_where_this_machine_knows_it() {
