@@ -608,9 +608,9 @@ mod tests {
             let mut replaced = full.clone();
             replaced[range.clone()].copy_from_slice(&wanted[range]);
             assert!(content(&used) == replaced);
-            // A file system without holes has no sparse source either.
+            // Where the file system's word does not count, every byte is written.
             assert!(
-                blocks(&new) <= blocks(&src),
+                Holes::of(&src).is_none() || blocks(&new) <= blocks(&src),
                 "{} {}",
                 blocks(&new),
                 blocks(&src)
@@ -624,8 +624,11 @@ mod tests {
         let (src, new) = (sparse(), HostFile::temporary(SPARSE_BYTES).unwrap());
         let wanted = content(&src);
         let mut read_back = vec![9; wanted.len() - 5];
-        read_content(&src, &Holes::of(&src).unwrap(), 5, &mut read_back).unwrap();
-        assert!(read_back == wanted[5..]);
+        let holes = Holes::of(&src);
+        if let Some(holes) = &holes {
+            read_content(&src, holes, 5, &mut read_back).unwrap();
+            assert!(read_back == wanted[5..]);
+        }
         // In pieces that begin anywhere.
         for at in (0..wanted.len()).step_by(1_000_003) {
             write(
@@ -638,7 +641,7 @@ mod tests {
         assert!(content(&new) == wanted);
         let more = 2 * holes::LEAST_BYTES * (1 + SPARSE.len() as u64 + 12) / 512;
         assert!(
-            blocks(&new) <= blocks(&src) + more,
+            holes.is_none() || blocks(&new) <= blocks(&src) + more,
             "{} {}",
             blocks(&new),
             blocks(&src)
