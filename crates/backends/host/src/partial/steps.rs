@@ -59,13 +59,15 @@ pub(super) fn sync(file: &File, path: &Path) -> Result<(), StepError> {
 /// Syncs a folder: the names in it are on the disk then. Not every system, and not every file system, has that.
 ///
 /// # Errors
-/// When the disk fails.
+/// When the disk fails, or the folder cannot be opened for another reason than the user's rights.
 pub fn sync_folder(folder: &Path) -> Result<(), StepError> {
     take(Step::SyncFolder, folder, || {
-        let Ok(folder) = File::open(folder) else {
-            return Ok(());
+        let folder = match File::open(folder) {
+            // Windows answers this for every folder.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(()),
+            opened => opened,
         };
-        match folder.sync_all() {
+        match folder.and_then(|folder| folder.sync_all()) {
             Err(error) if lacks(&error) => Ok(()),
             done => done,
         }
@@ -166,4 +168,17 @@ fn take(step: Step, path: &Path, act: impl FnOnce() -> io::Result<()>) -> Result
         path: path.to_owned(),
         source,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_cannot_be_opened_is_not_synced() {
+        let base = tempfile::tempdir().unwrap();
+        sync_folder(base.path()).unwrap();
+        let error = sync_folder(&base.path().join("missing")).unwrap_err();
+        assert_eq!(error.source.kind(), ErrorKind::NotFound);
+    }
 }
