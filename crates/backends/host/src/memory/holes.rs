@@ -92,3 +92,23 @@ pub(crate) fn is_zero(bytes: &[u8]) -> bool {
         [first, rest @ ..] => *first == 0 && rest == &bytes[..rest.len()],
     }
 }
+
+#[cfg(all(test, any(target_os = "linux", target_os = "android")))]
+mod tests {
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+
+    #[test]
+    fn holes_count_only_on_a_file_system_that_is_known() {
+        // On tmpfs, and on hugetlbfs, which nothing here knows.
+        for (flags, known) in [(MemfdFlags::empty(), true), (MemfdFlags::HUGETLB, false)] {
+            let Ok(file) = memfd_create("holes", flags).map(File::from) else {
+                continue;
+            };
+            file.set_len(64 << 20).unwrap();
+            let file = HostFile::from_file(file, "holes", true).unwrap();
+            assert_eq!(Holes::of(&file).is_some(), known, "{flags:?}");
+        }
+    }
+}
