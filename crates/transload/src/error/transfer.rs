@@ -332,6 +332,8 @@ impl TransferError {
             TransferError::NoRoute { .. } => ErrorClass::Unsupported,
             TransferError::Place(error) => error.class(),
             TransferError::WouldBlock => ErrorClass::Unsupported,
+            // A device that is lost stays lost, and may have failed otherwise before.
+            TransferError::Failed(failure) if failure.met(ErrorClass::Lost) => ErrorClass::Lost,
             TransferError::Failed(failure) => failure.fault.class,
             TransferError::Import(error) => error.class(),
             TransferError::Differs { .. }
@@ -394,6 +396,16 @@ impl FailedTask {
     }
 }
 
+impl TransferFailure {
+    /// Whether any of its routes failed so.
+    fn met(&self, class: ErrorClass) -> bool {
+        let faults = self.others.iter().map(|(_, fault)| fault);
+        faults
+            .chain([&self.fault])
+            .any(|fault| fault.class == class)
+    }
+}
+
 impl fmt::Display for TransferFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let checked = match self.task {
@@ -422,8 +434,13 @@ impl fmt::Display for TransferFailure {
             let (arrived, of) = (self.leading_bytes, self.len_bytes);
             write!(f, "; {arrived} of {of} bytes had arrived")?;
         }
-        // Routes that failed alike are told together.
-        let alike = self.others.chunk_by(|one, two| one.1 == two.1);
+        // Routes that failed alike are told together. Those over a lost device say no more than the first one.
+        let is_lost = self.fault.class == ErrorClass::Lost;
+        let others = self.others.iter();
+        let others: Vec<_> = others
+            .filter(|(_, fault)| !is_lost || fault.class != ErrorClass::Lost)
+            .collect();
+        let alike = others.chunk_by(|one, two| one.1 == two.1);
         for (at, alike) in alike.enumerate() {
             f.write_str(if at == 0 { "; also tried: " } else { "; " })?;
             for (at, (route, _)) in alike.iter().enumerate() {

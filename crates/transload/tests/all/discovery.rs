@@ -252,7 +252,6 @@ fn a_kind_that_opens_late_takes_its_costs_from_the_profile_unless_its_driver_has
     let links: Vec<_> = links
         .map(|link| MeasuredLink::new(link, vec![Point::new(1 << 20, 1_000, 900..=1_100, 9)]))
         .collect();
-    let there = |id: &transload::model::LinkId| id.src.device.kind == DeviceKind::WGPU;
     let profile = Profile::new(&topology, links);
     let folder = env::temp_dir().join(format!("transload-late-{}", std::process::id()));
     fs::create_dir_all(&folder)?;
@@ -263,7 +262,9 @@ fn a_kind_that_opens_late_takes_its_costs_from_the_profile_unless_its_driver_has
         .devices()
         .iter()
         .find(|of| of.id.kind == DeviceKind::WGPU);
-    let driver = adapter.and_then(|of| of.driver.clone()).unwrap();
+    let adapter = adapter.unwrap();
+    let driver = adapter.driver.clone().unwrap();
+    let there = |id: &transload::model::LinkId| id.src.device == adapter.id;
     for (is_same, text) in [
         (true, text.clone()),
         (false, text.replace(&driver, "another driver")),
