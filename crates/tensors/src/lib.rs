@@ -42,6 +42,6 @@ pub use model::{Model, ModelError, ModelFile};
 pub use object_store;
 #[cfg(feature = "remote-files")]
 pub use remote::{Remote, RemoteObject};
-pub use save::{Save, SaveError, Saving};
+pub use save::{Left, Save, SaveError, Saving};
 pub use tensor::{Tensor, TensorError};
 pub use transload;

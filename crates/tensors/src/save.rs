@@ -14,8 +14,8 @@ use transload::TransferManager;
 
 use crate::{Loaded, Tensor};
 
-pub use error::SaveError;
 pub(crate) use error::is_consequence;
+pub use error::{Left, SaveError};
 pub use saving::Saving;
 
 /// A save that is being described: tensors of any memories that the manager knows, as safetensors.

@@ -54,7 +54,7 @@ pub enum SaveError {
         source: io::Error,
     },
     /// A step that the system refused while the files went to the disk and to their places.
-    #[error("cannot {step} {path}: {source}{}", Undone(*.is_undone), path = path.display())]
+    #[error("cannot {step} {path}: {source}; {left}", path = path.display())]
     Step {
         /// What could not be done: `write`, `sync`, `rename a file to`, and so on.
         step: String,
@@ -62,12 +62,12 @@ pub enum SaveError {
         path: PathBuf,
         /// The system's error.
         source: io::Error,
-        /// Whether the older model is there as before. Otherwise the steps before could not be taken back, and the new one
-        /// may be there.
-        is_undone: bool,
+        /// What is there after it.
+        left: Left,
     },
     /// A list of shards, or a file, that would be opened in place of this save and is not replaced by it: a file whose name
-    /// does not end in `.safetensors`, the list of such a file, or a list that names the file beside others.
+    /// does not end in `.safetensors`, the list of such a file, a list that names the file beside others, or the list of
+    /// another model that names it.
     #[error("{older} is of an older model, which would be opened in place of this one; remove it and what belongs to it, or save elsewhere", older = older.display())]
     Hidden {
         /// The list of the older model, or its file.
@@ -94,15 +94,31 @@ pub enum SaveError {
     },
 }
 
-/// What is there after a step that failed.
-struct Undone(bool);
+/// What is there after a step of a save that failed. Each model that is there is whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Left {
+    /// The older model, as before, and nothing of the new one.
+    Older,
+    /// The older model, and files of the new one, or what was put aside, that the system does not remove.
+    OlderAndFiles,
+    /// The new model: the system does not bring the older one back.
+    New,
+    /// Both: the one in a file, the other in a list of files.
+    Both,
+}
 
-impl fmt::Display for Undone {
+impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            true => "; nothing has changed there",
-            false => {
-                "; the steps before it could not be taken back, and the new model may be there"
+        f.write_str(match self {
+            Left::Older => "nothing has changed there",
+            Left::OlderAndFiles => {
+                "the older model is there, beside files of the new one that could not be removed"
+            }
+            Left::New => "the new model is there: the steps before it could not be taken back",
+            Left::Both => {
+                "both models are there, the one in a file, the other in a list of files: the steps before it could not all be \
+                 taken back"
             }
         })
     }
@@ -114,7 +130,7 @@ impl From<StepError> for SaveError {
             step: error.step.to_string(),
             path: error.path,
             source: error.source,
-            is_undone: true,
+            left: Left::Older,
         }
     }
 }

@@ -10,10 +10,14 @@ use std::path::{Path, PathBuf};
 use transload::host::partial::steps::{self, StepError};
 use transload::host::partial::{Partial, aside, folder};
 
+use super::Left;
+
 /// The steps that were taken, and how they are taken back.
 #[derive(Debug, Default)]
 pub(super) struct Placing {
     taken: Vec<Taken>,
+    /// The step since which readers find the new model, by its number.
+    shown: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -58,16 +62,21 @@ impl Placing {
         let was_there = is_there(&path);
         // The older file keeps another name until nothing can fail any more.
         let is_kept = was_there && steps::link(&path, &aside)?;
-        if is_kept {
-            let path = path.clone();
-            self.taken.push(Taken::Aside { path, aside });
+        if let Err(error) = partial.place() {
+            if is_kept {
+                self.taken.push(Taken::New(aside));
+            }
+            return Err(error);
         }
-        partial.place()?;
-        match (was_there, is_kept) {
-            (false, _) => self.taken.push(Taken::New(path.clone())),
-            (true, false) => self.taken.push(Taken::Replaced),
-            (true, true) => {}
-        }
+        self.shown = Some(self.taken.len());
+        self.taken.push(match (was_there, is_kept) {
+            (false, _) => Taken::New(path.clone()),
+            (true, false) => Taken::Replaced,
+            (true, true) => Taken::Aside {
+                path: path.clone(),
+                aside,
+            },
+        });
         steps::sync_folder(folder(&path))
     }
 
@@ -98,24 +107,32 @@ impl Placing {
         }
     }
 
-    /// Takes back all steps. Returns whether the folder is as it was.
-    pub(super) fn undo(self) -> bool {
-        let mut is_undone = true;
-        for taken in self.taken.into_iter().rev() {
-            is_undone &= match taken {
+    /// Takes back the steps, up to the first one that cannot be taken back. What is below that one belongs to the new model,
+    /// which stays whole. Returns what is there then; an older model may be at `other`.
+    pub(super) fn undo(mut self, other: Option<&Path>) -> Left {
+        let new = |other: Option<&Path>| match other {
+            Some(other) if is_there(other) => Left::Both,
+            _ => Left::New,
+        };
+        // The new model stays, and what was taken away beside it would hide it again.
+        if self.taken.iter().any(|of| matches!(of, Taken::Replaced)) {
+            return new(other);
+        }
+        while let Some(taken) = self.taken.pop() {
+            let is_undone = match taken {
                 Taken::New(path) => steps::remove(&path).is_ok(),
-                Taken::Aside { path, aside } => {
-                    let restored = steps::rename(&aside, &path).is_ok();
-                    // A rename between two names of one file does nothing.
-                    if restored && is_there(&aside) {
-                        let _ = steps::remove(&aside);
-                    }
-                    restored
-                }
+                Taken::Aside { path, aside } => steps::rename(&aside, &path).is_ok(),
                 Taken::Replaced => false,
             };
+            if !is_undone {
+                let number = self.taken.len();
+                return match self.shown {
+                    Some(shown) if number >= shown => new(other),
+                    _ => Left::OlderAndFiles,
+                };
+            }
         }
-        is_undone
+        Left::Older
     }
 }
 

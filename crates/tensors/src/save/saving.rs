@@ -10,10 +10,10 @@ use transload::host::HostFile;
 use transload::host::partial::{Partial, folder, steps};
 use transload::{Canceller, OnFailure, OpenError, Request, Transfer, TransferManager};
 
-use super::SaveError;
 use super::layout::Content;
 use super::older::Older;
 use super::placing::Placing;
+use super::{Left, SaveError};
 use crate::mark::Mark;
 
 /// A save under way. Dropped before [`Saving::wait`], it is cancelled, and its files are removed.
@@ -208,9 +208,13 @@ impl Saving {
                 Ok(paths)
             }
             Err(mut error) => {
-                let undone = placing.undo();
-                if let SaveError::Step { is_undone, .. } = &mut error {
-                    *is_undone = undone;
+                let other = match &self.sharded {
+                    Some(_) => Some(self.single.clone()),
+                    None => list_of(&self.single),
+                };
+                let found = placing.undo(other.as_deref());
+                if let SaveError::Step { left, .. } = &mut error {
+                    *left = found;
                 }
                 Err(error)
             }
@@ -249,7 +253,7 @@ impl Saving {
             step: "write".into(),
             path: names.list.clone(),
             source,
-            is_undone: true,
+            left: Left::Older,
         };
         let like = Some(self.single.as_path()).filter(|path| path.is_file());
         let mut partial = Partial::instead_of(&names.list, like).map_err(failed)?;

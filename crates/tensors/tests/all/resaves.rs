@@ -10,7 +10,7 @@ use std::rc::Rc;
 use safetensors::SafeTensors;
 use transload_tensors::transload::host::partial::steps::{Step, watched};
 use transload_tensors::transload::{AllocSpec, DeviceId, TransferManager};
-use transload_tensors::{DType, Model, ModelError, Save, SaveError, Tensor};
+use transload_tensors::{DType, Left, Model, ModelError, Save, SaveError, Tensor};
 
 use crate::files::{Folder, safetensors};
 
@@ -300,72 +300,96 @@ fn a_save_that_is_killed_at_any_step_leaves_the_older_model_or_the_new_one() {
     println!("{cells} cells of {} pairs", pairs().len());
 }
 
-/// Errors that a disk gives: no room, a fault, a file in use, and a file system that has become read-only, for one step or
-/// for all that follow.
-const ERRORS: [(i32, bool); 5] = [
-    (28, false),
-    (5, false),
-    (16, false),
-    (30, false),
-    (30, true),
+/// Errors that a disk gives: no room, a fault, a file in use, and a file system that has become read-only; and after how
+/// many further steps, which take back the ones before, all others fail too.
+const ERRORS: [(i32, usize); 8] = [
+    (28, usize::MAX),
+    (5, usize::MAX),
+    (16, usize::MAX),
+    (30, usize::MAX),
+    (30, 0),
+    (16, 1),
+    (16, 2),
+    (16, 3),
 ];
 
 #[cfg(unix)]
 #[test]
-fn a_save_that_is_refused_at_any_step_leaves_the_older_model_and_names_the_step() {
+fn a_save_that_is_refused_at_any_step_leaves_one_model_whole_and_says_which() {
     let manager = manager();
     let mut cells = 0;
+    let mut found = BTreeSet::new();
     for (older, files, stem) in pairs() {
         let template = Template::new(&manager, older, stem);
         let before = names(&template.0.path(""));
         let steps = steps(&manager, &template, files, stem);
         for (number, (step, at)) in steps.iter().enumerate() {
-            for (error, for_ever) in ERRORS {
+            let kinds = ERRORS.map(|(error, more)| [(error, more, true), (error, more, false)]);
+            for (error, more, has_links) in kinds.concat() {
                 let folder = template.folder();
                 let path = folder.path(&format!("{stem}.safetensors"));
                 let mut taken = 0;
-                let watcher = move |_, _: &Path| {
+                let watcher = move |step, _: &Path| {
                     taken += 1;
-                    match taken > number && (for_ever || taken == number + 1) {
+                    match taken == number + 1 || taken > (number + 1).saturating_add(more) {
                         true => Err(io::Error::from_raw_os_error(error)),
+                        false if step == Step::Link && !has_links => {
+                            Err(io::ErrorKind::Unsupported.into())
+                        }
                         false => Ok(()),
                     }
                 };
                 let saved = watched(watcher, || save_to(&manager, files, NEW, &path));
                 let told = format!(
-                    "{files} over {older:?} of {stem}, error {error} at {number}: {step:?} {at:?}, {saved:?}"
+                    "{files} over {older:?} of {stem}, error {error} at {number} and after {more}, links {has_links}: {step:?} \
+                     {at:?}, {saved:?}, {:?}",
+                    names(&folder.path(""))
                 );
                 cells += 1;
-                match saved {
+                let Err(refused) = saved else {
                     // Only what no reader finds any more is left.
-                    Ok(_) => {
-                        assert_eq!(*step, Step::Remove, "{told}");
-                        assert_eq!(ours(&folder.path("")), Ok(NEW), "{told}");
-                        older.check(&folder.path(""), stem, &[NEW], &told);
-                    }
-                    Err(refused) => {
-                        let text = refused.to_string();
-                        let system = io::Error::from_raw_os_error(error).to_string();
-                        assert!(text.contains(&step.to_string()), "{told}: {text}");
-                        assert!(text.contains(&system), "{told}: {text}");
-                        if matches!(
-                            refused,
-                            SaveError::Step {
-                                is_undone: false,
-                                ..
-                            }
-                        ) {
-                            assert!(for_ever, "{told}");
-                            older.check(&folder.path(""), stem, &[NEW], &told);
-                            continue;
-                        }
+                    assert_eq!(*step, Step::Remove, "{told}");
+                    assert_eq!(ours(&folder.path("")), Ok(NEW), "{told}");
+                    older.check(&folder.path(""), stem, &[NEW], &told);
+                    continue;
+                };
+                let text = refused.to_string();
+                let system = io::Error::from_raw_os_error(error).to_string();
+                assert!(text.contains(&step.to_string()), "{told}: {text}");
+                assert!(text.contains(&system), "{told}: {text}");
+                let left = match &refused {
+                    SaveError::Step { left, .. } => *left,
+                    _ => Left::Older,
+                };
+                let is_step = matches!(refused, SaveError::Step { .. });
+                assert!(
+                    !is_step || text.contains(&left.to_string()),
+                    "{told}: {text}"
+                );
+                let can_undo = has_links && more == usize::MAX;
+                assert!(left == Left::Older || !can_undo, "{told}");
+                found.insert(left.to_string());
+                match left {
+                    Left::Older => {
                         older.check(&folder.path(""), stem, &[], &told);
                         assert_eq!(names(&folder.path("")), before, "{told}");
                     }
+                    // Without an older model, files without a list may be one.
+                    Left::OlderAndFiles if matches!(older, Older::Nothing) => {
+                        older.check(&folder.path(""), stem, &[NEW], &told);
+                    }
+                    Left::OlderAndFiles => older.check(&folder.path(""), stem, &[], &told),
+                    Left::New => {
+                        assert_eq!(ours(&folder.path("")), Ok(NEW), "{told}");
+                        let theirs = transformers(&folder.path(""), stem);
+                        assert_eq!(theirs, Some(Ok(NEW)), "{told}");
+                    }
+                    _ => older.check(&folder.path(""), stem, &[NEW], &told),
                 }
             }
         }
     }
+    assert_eq!(found.len(), 4, "{found:?}");
     println!("{cells} cells of {} pairs", pairs().len());
 }
 
