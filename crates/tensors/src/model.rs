@@ -21,6 +21,7 @@ use crate::mark::Mark;
 use crate::{Format, Header, HeaderError, TensorInfo, Value};
 
 pub(crate) use index::listed;
+pub(crate) use split::parts_of as parts;
 
 /// The files of a model, open, and what their headers say.
 ///
@@ -475,12 +476,12 @@ impl Model {
     }
 
     /// Checks that the files are of the save that their list names.
-    fn is_of_list(&self, list: &Path, save: Option<&serde_json::Value>) -> Result<(), ModelError> {
-        let Some(save) = save.and_then(serde_json::Value::as_str) else {
+    fn is_of_list(&self, list: &Path, save: Option<String>) -> Result<(), ModelError> {
+        let Some(save) = save else {
             return Ok(());
         };
         let mark = Mark {
-            save: save.to_owned(),
+            save,
             files: 0,
             bytes: 0,
         };

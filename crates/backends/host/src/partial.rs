@@ -82,6 +82,21 @@ impl Partial {
         })
     }
 
+    /// Makes an empty file in the folder of `path`, to replace what has that name, a link itself and not the file behind it.
+    /// It takes over the owner, the group and the permission bits of `older`.
+    ///
+    /// # Errors
+    /// As [`Partial::beside`].
+    pub fn over(path: &Path, older: Option<&Path>) -> io::Result<Partial> {
+        if let Ok(found) = fs::metadata(path) {
+            NotRegular::check(&found)?;
+        }
+        // Nothing has this name.
+        let mut partial = Partial::instead_of(&aside(folder(path)), older)?;
+        partial.target = path.to_owned();
+        Ok(partial)
+    }
+
     /// Makes a file of these bytes, and the folders that lead to `path`. The folder that a link at `path` leads to
     /// must be there.
     ///

@@ -1,9 +1,11 @@
 //! Lists of shards: `model.safetensors.index.json`, which says of each tensor in which file it is.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use transload::hal::read_regular;
 
 use super::{Files, Model, ModelError};
@@ -66,7 +68,7 @@ pub(super) fn open(files: &dyn Files, path: &Path) -> Result<Model, ModelError> 
         });
     }
     let mut model = Model::of_files(files, &shards)?;
-    model.is_of_list(path, index.metadata.get(SAVE))?;
+    model.is_of_list(path, index.metadata.save)?;
     for shard in model.tensors.chunk_by(|one, next| one.file == next.file) {
         unique(shard.iter().map(|of| &of.name)).map_err(|source| ModelError::Header {
             path: shards[shard[0].file].clone(),
@@ -115,7 +117,74 @@ fn is_plain(name: &str) -> bool {
 #[derive(Deserialize)]
 struct Index {
     weight_map: Pairs,
-    /// Other programs may have anything there.
     #[serde(default)]
-    metadata: serde_json::Value,
+    metadata: Said,
+}
+
+/// What a list says of its save. Other programs may have anything there, which is passed over.
+#[derive(Default)]
+struct Said {
+    /// The value itself, where it is a text.
+    text: Option<String>,
+    /// The text of that key, where it is an object.
+    save: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for Said {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Said, D::Error> {
+        deserializer.deserialize_any(Anything)
+    }
+}
+
+struct Anything;
+
+impl<'de> Visitor<'de> for Anything {
+    type Value = Said;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("anything")
+    }
+
+    fn visit_unit<E>(self) -> Result<Said, E> {
+        Ok(Said::default())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Said, E> {
+        Ok(Said::default())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Said, E> {
+        Ok(Said::default())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Said, E> {
+        Ok(Said::default())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Said, E> {
+        Ok(Said::default())
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Said, E> {
+        Ok(Said {
+            text: Some(text.to_owned()),
+            save: None,
+        })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Said, A::Error> {
+        while all.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Said::default())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut all: A) -> Result<Said, A::Error> {
+        let mut said = Said::default();
+        while let Some(key) = all.next_key::<String>()? {
+            match key == SAVE {
+                true => said.save = all.next_value::<Said>()?.text,
+                false => _ = all.next_value::<IgnoredAny>()?,
+            }
+        }
+        Ok(said)
+    }
 }

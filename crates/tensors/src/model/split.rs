@@ -34,6 +34,11 @@ pub(super) fn part_of(name: &str) -> Option<Part<'_>> {
     })
 }
 
+/// Returns of how many parts of a model the file is one, by its name.
+pub(crate) fn parts_of(name: &str) -> Option<u32> {
+    part_of(name).map(|part| part.count)
+}
+
 /// Writers use five figures, or as few as there are.
 fn figure(digits: &str) -> Option<u32> {
     let is_figure = digits.len() <= 5 && digits.bytes().all(|of| of.is_ascii_digit());

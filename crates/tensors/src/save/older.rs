@@ -22,8 +22,7 @@ impl Older {
         // Only what can have been written as a part of a model is removed.
         names.retain(|name| name.ends_with(".safetensors"));
         if !names.is_empty() {
-            let others = lists(folder(list)).filter(|other| other.file_name() != list.file_name());
-            let others: BTreeSet<String> = others.flat_map(|other| listed(&other)).collect();
+            let others: BTreeSet<String> = others(list).flat_map(|other| listed(&other)).collect();
             names.retain(|name| !others.contains(name));
         }
         Older {
@@ -32,9 +31,11 @@ impl Older {
     }
 }
 
-fn lists(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+/// Returns the other lists in the folder of a list.
+pub(super) fn others(list: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(folder(list)).into_iter().flatten().flatten();
     entries
         .filter(|entry| entry.file_name().to_string_lossy().ends_with(".index.json"))
         .map(|entry| entry.path())
+        .filter(|other| other.file_name() != list.file_name())
 }

@@ -82,7 +82,8 @@ impl Placing {
 
     /// Takes a file away, if it is there, for good.
     pub(super) fn take_away(&mut self, path: &Path) -> Result<(), StepError> {
-        if !path.is_file() {
+        // A link that leads nowhere would be told of.
+        if !(path.is_file() || path.is_symlink()) {
             return Ok(());
         }
         let aside = aside(folder(path));

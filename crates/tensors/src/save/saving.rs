@@ -11,10 +11,11 @@ use transload::host::partial::{Partial, folder, steps};
 use transload::{Canceller, OnFailure, OpenError, Request, Transfer, TransferManager};
 
 use super::layout::Content;
-use super::older::Older;
+use super::older::{Older, others};
 use super::placing::Placing;
 use super::{Left, SaveError};
 use crate::mark::Mark;
+use crate::model::{listed, parts};
 
 /// A save under way. Dropped before [`Saving::wait`], it is cancelled, and its files are removed.
 #[derive(Debug)]
@@ -255,8 +256,10 @@ impl Saving {
             source,
             left: Left::Older,
         };
-        let like = Some(self.single.as_path()).filter(|path| path.is_file());
-        let mut partial = Partial::instead_of(&names.list, like).map_err(failed)?;
+        // A link there is this folder's, and the list behind it another one's.
+        let like = [&names.list, &self.single];
+        let like = like.into_iter().find(|path| path.is_file());
+        let mut partial = Partial::over(&names.list, like.map(PathBuf::as_path)).map_err(failed)?;
         partial.file().write_all(&list).map_err(failed)?;
         partial.sync()?;
         placing.replace(partial)?;
@@ -278,6 +281,19 @@ fn replaced(path: &Path, is_sharded: bool) -> Result<Older, SaveError> {
         let older = older.to_owned();
         Err(SaveError::Hidden { older })
     };
+    if let Some(name) = path.file_name().and_then(|name| name.to_str()) {
+        if let Some(count) = parts(name).filter(|count| *count > 1) {
+            let told = format!(
+                "by its name it is one of {count} files of a model, and readers look for the others; save under another name"
+            );
+            let source = io::Error::new(ErrorKind::InvalidInput, told);
+            let path = path.to_owned();
+            return Err(SaveError::File { path, source });
+        }
+        if let Some(other) = others(&list).find(|other| listed(other).contains(name)) {
+            return hidden(&other);
+        }
+    }
     let older = Older::find(&list);
     match (is_safetensors(path), is_sharded) {
         (false, true) if path.is_file() => return hidden(path),
@@ -314,14 +330,15 @@ impl Names {
         })
     }
 
-    /// Returns the usual names of the shards, or where something has one of them, names of this save.
+    /// Returns the usual names of the shards, or where a list or one of them is there, names of this save: a
+    /// reader may still have the list of a save before the last one, and would find other tensors under its names.
     fn shards(&self) -> Vec<PathBuf> {
         let is_free = |path: &PathBuf| fs::symlink_metadata(path).is_err();
-        match (1..=self.mark.files).map(|number| self.plain(number)) {
-            plain if plain.clone().all(|path| is_free(&path)) => plain.collect(),
-            _ => (1..=self.mark.files)
-                .map(|number| self.marked(number))
-                .collect(),
+        let numbers = 1..=self.mark.files;
+        let plain: Vec<PathBuf> = numbers.clone().map(|number| self.plain(number)).collect();
+        match is_free(&self.list) && plain.iter().all(is_free) {
+            true => plain,
+            false => numbers.map(|number| self.marked(number)).collect(),
         }
     }
 

@@ -474,17 +474,16 @@ fn a_save_removes_only_what_its_older_list_alone_names() {
     // Another list of some of the files.
     let copy = r#"{"weight_map":{"t3":"model-00004-of-00004.safetensors"}}"#;
     fs::write(folder.path("last.safetensors.index.json"), copy).unwrap();
-    save_to(&manager, 2, NEW, &folder.path("model.safetensors")).unwrap();
+    let saved = save_to(&manager, 2, NEW, &folder.path("model.safetensors")).unwrap();
     assert_eq!(ours(&folder.path("")), Ok(NEW));
+    let left = names(&folder.path("")).into_iter();
+    let left = left.filter(|name| !saved.contains(&folder.path(name)));
     assert_eq!(
-        names(&folder.path("")),
+        left.collect::<Vec<_>>(),
         [
             "config.json",
             "last.safetensors.index.json",
-            "model-00001-of-00002.safetensors",
-            "model-00002-of-00002.safetensors",
             "model-00004-of-00004.safetensors",
-            "model.safetensors.index.json",
             "notes.safetensors",
         ]
     );
@@ -539,4 +538,77 @@ fn a_name_that_another_save_takes_meanwhile_stays_its_own() {
     assert_eq!(ours(&folder.path("")), Ok(OLD));
     second.wait().unwrap();
     assert_eq!(ours(&folder.path("")), Ok(NEW));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_list_that_is_a_link_is_replaced_itself_and_the_other_folder_keeps_its_model() {
+    let manager = manager();
+    for files in [1, 2] {
+        let (other, folder) = (Folder::of(&[]), Folder::of(&[]));
+        save_to(&manager, 2, OLD, &other.path("model.safetensors")).unwrap();
+        let before = names(&other.path(""));
+        for name in &before {
+            std::os::unix::fs::symlink(other.path(name), folder.path(name)).unwrap();
+        }
+        assert_eq!(ours(&folder.path("")), Ok(OLD));
+        save_to(&manager, files, NEW, &folder.path("model.safetensors")).unwrap();
+        assert_eq!(ours(&folder.path("")), Ok(NEW));
+        assert_eq!(ours(&other.path("")), Ok(OLD));
+        assert_eq!(names(&other.path("")), before);
+        let here = names(&folder.path(""));
+        assert!(!here.iter().any(|name| folder.path(name).is_symlink()));
+    }
+}
+
+#[test]
+fn a_list_that_a_reader_keeps_over_two_saves_names_no_file_of_another_save() {
+    let manager = manager();
+    for between in [2, 4] {
+        let folder = Folder::of(&[]);
+        let path = folder.path("model.safetensors");
+        let kept = save_to(&manager, 2, OLD, &path).unwrap();
+        assert!(kept[0].ends_with("model-00001-of-00002.safetensors"));
+        save_to(&manager, between, 3, &path).unwrap();
+        let last = save_to(&manager, 2, NEW, &path).unwrap();
+        let list = folder.path("model.safetensors.index.json");
+        let shards = kept.iter().filter(|path| **path != list);
+        assert!(
+            shards
+                .clone()
+                .all(|path| !last.contains(path) && !path.exists())
+        );
+    }
+}
+
+#[test]
+fn a_save_to_the_name_of_another_models_file_is_refused() {
+    let manager = manager();
+    let folder = Folder::of(&[]);
+    for files in [1, 2] {
+        let error = save_to(
+            &manager,
+            files,
+            NEW,
+            &folder.path("x-00001-of-00003.safetensors"),
+        );
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("one of 3 files of a model"), "{error}");
+        assert!(names(&folder.path("")).is_empty());
+    }
+    // The only part of a model is the model.
+    let only = folder.path("y-00001-of-00001.safetensors");
+    save_to(&manager, 1, NEW, &only).unwrap();
+    assert_eq!(Model::open(&only).unwrap().tensors().len(), TENSORS);
+    let folder = Folder::of(&[]);
+    theirs(&folder.path(""), "part", 1, OLD, false);
+    let list = r#"{"weight_map":{"t0":"part.safetensors"}}"#;
+    fs::write(folder.path("model.safetensors.index.json"), list).unwrap();
+    for files in [1, 2] {
+        let error = save_to(&manager, files, NEW, &folder.path("part.safetensors")).unwrap_err();
+        assert!(
+            matches!(&error, SaveError::Hidden { older } if older.ends_with("model.safetensors.index.json")),
+            "{error}"
+        );
+    }
 }
