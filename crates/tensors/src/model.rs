@@ -363,6 +363,16 @@ fn pickled(found: bool) -> &'static str {
 }
 
 impl ModelError {
+    /// Whether the files may have been replaced since their list was read.
+    fn may_be_replaced(&self) -> bool {
+        match self {
+            ModelError::Missing { .. } | ModelError::Mixed { .. } => true,
+            ModelError::Open(OpenError::File(FileError::System { source, .. }))
+            | ModelError::Read { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
+
     /// Returns the category of the error. A file that is no model is the caller's.
     pub fn class(&self) -> ErrorClass {
         match self {

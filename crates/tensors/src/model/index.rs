@@ -17,16 +17,35 @@ use crate::pairs::Pairs;
 const MOST_BYTES: u64 = 200_000_000;
 
 /// Opens the model that the list describes. Tensors that it does not name are no part of the model.
+///
+/// A save may replace the list after it was read, and remove the files that it names. Then the new list is opened.
 pub(super) fn open(files: &dyn Files, path: &Path) -> Result<Model, ModelError> {
-    let bytes = files.read(path, MOST_BYTES)?;
+    let mut bytes = files.read(path, MOST_BYTES)?;
+    for _ in 1..MOST_TIMES {
+        let error = match of_list(files, path, &bytes) {
+            Err(error) if error.may_be_replaced() => error,
+            done => return done,
+        };
+        match files.read(path, MOST_BYTES) {
+            Ok(now) if now != bytes => bytes = now,
+            _ => return Err(error),
+        }
+    }
+    of_list(files, path, &bytes)
+}
+
+/// How often a list is read that saves replace.
+const MOST_TIMES: usize = 4;
+
+fn of_list(files: &dyn Files, path: &Path, bytes: &[u8]) -> Result<Model, ModelError> {
     let wrong = |reason: String| ModelError::Index {
         path: path.to_owned(),
         reason,
     };
-    let index = serde_json::from_slice(&bytes);
+    let index = serde_json::from_slice(bytes);
     let index: Index = index.map_err(|error| match bytes.first() {
         Some(b'{' | b'[') => wrong(error.to_string()),
-        _ => match foreign::of(&bytes) {
+        _ => match foreign::of(bytes) {
             Some(source) => ModelError::Header {
                 path: path.to_owned(),
                 source,
@@ -186,5 +205,82 @@ impl<'de> Visitor<'de> for Anything {
             }
         }
         Ok(said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::fs;
+
+    use super::super::{Disk, Source};
+    use super::*;
+    use crate::Header;
+
+    /// A folder in which a save ends so many times, each after the list was read.
+    struct Saved(Cell<usize>);
+
+    fn put(path: &Path, number: usize) {
+        let folder = path.parent().unwrap();
+        for old in fs::read_dir(folder).unwrap() {
+            fs::remove_file(old.unwrap().path()).unwrap();
+        }
+        let name = format!("save-{number}.safetensors");
+        let header = br#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header);
+        bytes.push(0);
+        fs::write(folder.join(&name), bytes).unwrap();
+        fs::write(path, format!(r#"{{"weight_map":{{"a":"{name}"}}}}"#)).unwrap();
+    }
+
+    impl Files for Saved {
+        fn read(&self, path: &Path, most_bytes: u64) -> Result<Vec<u8>, ModelError> {
+            let bytes = Disk.read(path, most_bytes)?;
+            if let Some(left) = self.0.get().checked_sub(1) {
+                self.0.set(left);
+                put(path, left);
+            }
+            Ok(bytes)
+        }
+
+        fn exists(&self, path: &Path) -> bool {
+            Disk.exists(path)
+        }
+
+        fn open(&self, path: &Path) -> Result<(Source, Header), ModelError> {
+            Disk.open(path)
+        }
+    }
+
+    #[test]
+    fn a_list_that_is_replaced_while_it_is_read_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors.index.json");
+        for times in 0..4 {
+            put(&path, times);
+            let model = open(&Saved(times.into()), &path).unwrap();
+            assert_eq!(model.tensors().len(), 1);
+        }
+        put(&path, 100);
+        let error = open(&Saved(100.into()), &path).unwrap_err();
+        assert!(matches!(error, ModelError::Missing { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_list_may_have_anything_as_its_metadata() {
+        for (metadata, save) in [
+            ("null", None),
+            ("[1,{\"transload.save\":\"a\"}]", None),
+            ("\"transload.save\"", None),
+            ("-1.5e3", None),
+            ("true", None),
+            (r#"{"transload.save":{"a":[]}}"#, None),
+            (r#"{"a":{"b":1},"transload.save":"c"}"#, Some("c")),
+        ] {
+            let list = format!(r#"{{"metadata":{metadata},"weight_map":{{}}}}"#);
+            let index: Index = serde_json::from_str(&list).unwrap();
+            assert_eq!(index.metadata.save.as_deref(), save, "{metadata}");
+        }
     }
 }
