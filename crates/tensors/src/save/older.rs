@@ -3,14 +3,45 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use transload::host::partial::folder;
 
 use crate::model::listed;
 
+/// A file or a link, as it was when a save looked. Another one at its path is another save's.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Seen {
+    /// The device and the number of the file; elsewhere its length alone tells.
+    file: (u64, u64),
+    len_bytes: u64,
+    modified: Option<SystemTime>,
+}
+
+impl Seen {
+    /// Looks at a path; `None` where nothing is there.
+    pub(super) fn at(path: &Path) -> Option<Seen> {
+        let found = fs::symlink_metadata(path).ok()?;
+        #[cfg(unix)]
+        let file = {
+            use std::os::unix::fs::MetadataExt;
+            (found.dev(), found.ino())
+        };
+        #[cfg(not(unix))]
+        let file = (0, 0);
+        Some(Seen {
+            file,
+            len_bytes: found.len(),
+            modified: found.modified().ok(),
+        })
+    }
+}
+
 /// The older model of the same name: one file, or a list of files.
 #[derive(Debug, Default)]
 pub(super) struct Older {
+    /// What a reader looks for beside that which the save replaces: the list, or the only file.
+    pub(super) other: Option<Seen>,
     /// The files that its list names, where no other list in the folder does.
     pub(super) files: Vec<PathBuf>,
 }
@@ -26,6 +57,7 @@ impl Older {
             names.retain(|name| !others.contains(name));
         }
         Older {
+            other: None,
             files: names.iter().map(|name| list.with_file_name(name)).collect(),
         }
     }

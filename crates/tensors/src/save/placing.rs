@@ -5,12 +5,14 @@
 //! shards go last. Each step that others build on is on the disk before the next one begins.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use transload::host::partial::steps::{self, StepError};
 use transload::host::partial::{Partial, aside, folder};
 
 use super::Left;
+use super::older::Seen;
 
 /// The steps that were taken, and how they are taken back.
 #[derive(Debug, Default)]
@@ -46,7 +48,7 @@ impl Placing {
                     return Err(StepError {
                         step: steps::Step::Rename,
                         path: other,
-                        source: std::io::ErrorKind::AlreadyExists.into(),
+                        source: ErrorKind::AlreadyExists.into(),
                     });
                 }
             },
@@ -80,14 +82,22 @@ impl Placing {
         steps::sync_folder(folder(&path))
     }
 
-    /// Takes a file away, if it is there, for good.
-    pub(super) fn take_away(&mut self, path: &Path) -> Result<(), StepError> {
+    /// Takes a file away, if the one that was seen is there, for good. Another one is of a save that ended meanwhile.
+    pub(super) fn take_away(&mut self, path: &Path, seen: Option<&Seen>) -> Result<(), StepError> {
         // A link that leads nowhere would be told of.
-        if !(path.is_file() || path.is_symlink()) {
+        if !(path.is_file() || path.is_symlink()) || Seen::at(path).as_ref() != seen {
             return Ok(());
         }
         let aside = aside(folder(path));
-        steps::rename(path, &aside)?;
+        match steps::rename(path, &aside) {
+            // Another save took it away.
+            Err(error) if error.source.kind() == ErrorKind::NotFound => return Ok(()),
+            done => done?,
+        }
+        // The other save was faster.
+        if Seen::at(&aside).as_ref() != seen && !is_there(path) {
+            return steps::rename(&aside, path);
+        }
         self.taken.push(Taken::Aside {
             path: path.to_owned(),
             aside,

@@ -11,7 +11,7 @@ use transload::host::partial::{Partial, folder, steps};
 use transload::{Canceller, OnFailure, OpenError, Request, Transfer, TransferManager};
 
 use super::layout::Content;
-use super::older::{Older, others};
+use super::older::{Older, Seen, others};
 use super::placing::Placing;
 use super::{Left, SaveError};
 use crate::mark::Mark;
@@ -232,11 +232,11 @@ impl Saving {
             };
             // A list that names the file would show its new content as the older model.
             if let Some(list) = list.as_ref().filter(|_| is_listed) {
-                placing.take_away(list)?;
+                placing.take_away(list, self.older.other.as_ref())?;
             }
             placing.replace(file.partial)?;
             if let Some(list) = list {
-                placing.take_away(&list)?;
+                placing.take_away(&list, self.older.other.as_ref())?;
             }
             return Ok(vec![self.single.clone()]);
         };
@@ -263,7 +263,7 @@ impl Saving {
         partial.file().write_all(&list).map_err(failed)?;
         partial.sync()?;
         placing.replace(partial)?;
-        placing.take_away(&self.single)?;
+        placing.take_away(&self.single, self.older.other.as_ref())?;
         paths.push(names.list.clone());
         Ok(paths)
     }
@@ -294,7 +294,14 @@ fn replaced(path: &Path, is_sharded: bool) -> Result<Older, SaveError> {
             return hidden(&other);
         }
     }
-    let older = Older::find(&list);
+    let other = Seen::at(match is_sharded {
+        true => path,
+        false => &list,
+    });
+    let older = Older {
+        other,
+        ..Older::find(&list)
+    };
     match (is_safetensors(path), is_sharded) {
         (false, true) if path.is_file() => return hidden(path),
         (false, false) if list.is_file() => return hidden(&list),

@@ -612,3 +612,41 @@ fn a_save_to_the_name_of_another_models_file_is_refused() {
         );
     }
 }
+
+#[test]
+fn a_save_that_ends_during_any_step_of_another_one_leaves_a_whole_model() {
+    let manager = manager();
+    let mut cells = 0;
+    for older in [Older::Ours(1), Older::Ours(2)] {
+        let template = Template::new(&manager, older, "model");
+        for (files, other_files) in [(1, 2), (2, 1), (1, 1), (2, 4)] {
+            let steps = steps(&manager, &template, files, "model");
+            for (number, step) in steps.iter().enumerate() {
+                let folder = template.folder();
+                let path = folder.path("model.safetensors");
+                let (other, to) = (save(&manager, other_files, 3), path.clone());
+                let mut other = Some(other);
+                let mut taken = 0;
+                let watcher = move |_, _: &Path| {
+                    taken += 1;
+                    if let Some(other) = other.take_if(|_| taken == number + 1) {
+                        let to = to.clone();
+                        // Watchers are a thread's own.
+                        let saved = std::thread::spawn(move || other.start(to).unwrap().wait());
+                        saved.join().unwrap().unwrap();
+                    }
+                    Ok(())
+                };
+                let saved = watched(watcher, || save_to(&manager, files, NEW, &path));
+                let found = ours(&folder.path(""));
+                let told = format!(
+                    "{other_files} during {files} over {older:?}, at {number}: {step:?}, {saved:?}, {found:?} of {:?}",
+                    names(&folder.path(""))
+                );
+                assert!(matches!(found, Ok(NEW | 3)), "{told}");
+                cells += 1;
+            }
+        }
+    }
+    println!("{cells} cells");
+}
