@@ -10,7 +10,7 @@ use std::rc::Rc;
 use safetensors::SafeTensors;
 use transload_tensors::transload::host::partial::steps::{Step, watched};
 use transload_tensors::transload::{AllocSpec, DeviceId, TransferManager};
-use transload_tensors::{DType, Left, Model, ModelError, Save, SaveError, Tensor};
+use transload_tensors::{DType, Model, ModelError, Save, SaveError, Tensor};
 
 use crate::files::{Folder, safetensors};
 
@@ -302,6 +302,7 @@ fn a_save_that_is_killed_at_any_step_leaves_the_older_model_or_the_new_one() {
 
 /// Errors that a disk gives: no room, a fault, a file in use, and a file system that has become read-only; and after how
 /// many further steps, which take back the ones before, all others fail too.
+#[cfg(unix)]
 const ERRORS: [(i32, usize); 8] = [
     (28, usize::MAX),
     (5, usize::MAX),
@@ -316,6 +317,7 @@ const ERRORS: [(i32, usize); 8] = [
 #[cfg(unix)]
 #[test]
 fn a_save_that_is_refused_at_any_step_leaves_one_model_whole_and_says_which() {
+    use transload_tensors::Left;
     let manager = manager();
     let mut cells = 0;
     let mut found = BTreeSet::new();
