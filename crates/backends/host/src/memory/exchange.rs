@@ -11,9 +11,7 @@ mod mapped;
 use std::any::Any;
 use std::fs::File;
 
-use transload_hal::{
-    Buffer, External, ExternalKind, Fault, HostSpan, ImportError, MemoryId, Owner,
-};
+use transload_hal::{Buffer, External, ExternalKind, HostSpan, ImportError, MemoryId, Owner};
 
 use super::file::HostFile;
 use super::storage::{buffer_at, invalid};
@@ -109,7 +107,7 @@ fn fix_pages(buffer: &Buffer, kind: ExternalKind) -> Result<(), ImportError> {
         Err(error) => Err(ImportError::Failed {
             memory: buffer.memory(),
             kind,
-            fault: Fault::of_io("giving a buffer a descriptor of its own", &error),
+            fault: transload_hal::Fault::of_io("giving a buffer a descriptor of its own", &error),
         }),
     }
 }

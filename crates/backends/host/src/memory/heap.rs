@@ -8,7 +8,6 @@ use transload_hal::{AllocError, AllocSpec, ErrorClass, Fault, HostSpan, MemoryId
 use super::hint;
 #[cfg(unix)]
 use super::mapping::Mapping;
-#[cfg(unix)]
 use super::storage::{check_alignment, check_len};
 
 /// The smallest alignment given: what DLPack promises of tensors (dlpack.h 1.3, `DLTensor::data`). It is whole cache lines, so

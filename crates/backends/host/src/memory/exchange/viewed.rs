@@ -2,7 +2,7 @@
 
 use std::os::windows::io::OwnedHandle;
 
-use transload_hal::{Buffer, ExternalKind, ImportError, MemoryId, Span};
+use transload_hal::{Buffer, ExternalKind, Fault, ImportError, MemoryId, Span};
 
 use crate::memory::SHARED;
 use crate::memory::file::HostFile;
