@@ -111,7 +111,7 @@ pub(crate) enum Failure {
     Place { path: PathBuf, source: io::Error },
     /// A path that is no model.
     #[error("{}", NoModel(.0))]
-    Model(#[from] ModelError),
+    Model(Box<ModelError>),
     /// Tensors that were not loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -223,6 +223,12 @@ impl Kind {
 impl From<Kind> for ExitCode {
     fn from(kind: Kind) -> ExitCode {
         ExitCode::from(kind.exit_code())
+    }
+}
+
+impl From<ModelError> for Failure {
+    fn from(error: ModelError) -> Failure {
+        Failure::Model(Box::new(error))
     }
 }
 

@@ -454,8 +454,10 @@ fn create_in(
         if matches!(done, Ok(true)) {
             return Ok(file);
         }
-        // Some file systems rename an open file to remove it.
-        drop(file);
+        // Closed first: some file systems rename an open file to remove it.
+        {
+            let _file = file;
+        }
         let _ = fs::remove_file(&first);
         Err(match done {
             // Another name is drawn.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use transload::model::Name;
-use transload::{ErrorClass, TransferManager};
+use transload::{ErrorClass, Place, TransferManager};
 
 use crate::arguments::{Command, ServeArguments};
 use crate::failure::Failure;
@@ -17,6 +17,12 @@ use crate::output::Output;
 pub(crate) struct Unreachable;
 
 pub(crate) type KeyError = Unreachable;
+
+impl Unreachable {
+    pub(crate) fn class(&self) -> ErrorClass {
+        ErrorClass::Unsupported
+    }
+}
 
 /// As the library's.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -71,6 +77,11 @@ impl Nodes {
 
     pub(crate) fn spare(&self, _: Option<&Path>) -> Result<(), Failure> {
         Ok(())
+    }
+
+    /// Every device is used.
+    pub(crate) fn places(&self) -> Option<&[Place]> {
+        None
     }
 
     pub(crate) fn given(&self) -> &[String] {

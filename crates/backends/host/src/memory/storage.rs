@@ -1,10 +1,8 @@
 //! What the host's memories share: buffers over addresses, checks of what is asked for, and errors.
 
-use std::io;
-
 use transload_hal::{
-    AllocError, Buffer, ExternalKind, Fault, HOST, HostSpan, ImportError, MemoryId, Owner,
-    StorageId, StorageInfo,
+    AllocError, Buffer, ExternalKind, HOST, HostSpan, ImportError, MemoryId, Owner, StorageId,
+    StorageInfo,
 };
 
 /// The buffer of bytes at an address; `identity` is their storage, and the position of the first byte in it.
@@ -67,16 +65,21 @@ pub(super) fn check_alignment(
 
 /// Why memory was not allocated. Only a lack of room is one of the memory: the process may lack descriptors, too, or be
 /// forbidden to have such memory.
-pub(super) fn not_allocated(memory: MemoryId, len_bytes: u64, error: &io::Error) -> AllocError {
-    let fault = Fault::of_io("the system gave none", error);
+#[cfg(any(target_os = "linux", target_os = "android", windows))]
+pub(super) fn not_allocated(
+    memory: MemoryId,
+    len_bytes: u64,
+    error: &std::io::Error,
+) -> AllocError {
+    let fault = transload_hal::Fault::of_io("the system gave none", error);
     match error.kind() {
-        io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            AllocError::OutOfMemory {
-                memory,
-                len_bytes,
-                fault,
-            }
-        }
+        std::io::ErrorKind::OutOfMemory
+        | std::io::ErrorKind::StorageFull
+        | std::io::ErrorKind::QuotaExceeded => AllocError::OutOfMemory {
+            memory,
+            len_bytes,
+            fault,
+        },
         _ => AllocError::Failed { memory, fault },
     }
 }
