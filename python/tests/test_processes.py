@@ -77,6 +77,8 @@ def test_ctrl_c_ends_a_wait(python):
 import signal, threading
 import numpy as np, transload
 
+# A run of tests in the background of a shell has it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.setitimer(signal.ITIMER_REAL, 0.2)
 signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
 src, dst = np.ones(1 << 22), np.zeros(1 << 22)
