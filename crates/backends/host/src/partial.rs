@@ -621,7 +621,7 @@ mod tests {
         assert_eq!(others.len(), 1, "{names:?}");
         assert_eq!(fs::read(base.path().join(others[0])).unwrap(), b"another's");
         assert_eq!(fs::read(file.path()).unwrap(), b"");
-        // The name has the process's number, and is nobody's who may have ended.
+        // The name has the process's number, and is never one that a later process removes.
         assert!(own.starts_with(&format!("{BEGIN}{:x}-", std::process::id())));
         assert_eq!(writer_of(own.as_ref()), None);
     }

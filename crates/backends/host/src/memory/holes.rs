@@ -48,7 +48,7 @@ impl Holes {
     pub(crate) fn data(&self, offset: u64, end: u64) -> u64 {
         match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
             Ok(at) => at.min(end),
-            // A hole up to the end of the file, or no file any more at `offset`: whoever reads there finds that out.
+            // A hole up to the end of the file, or no file any more at `offset`: the read there fails.
             Err(rustix::io::Errno::NXIO) => {
                 let len = self.file.metadata().map_or(0, |found| found.len());
                 if len >= end { end } else { offset }
