@@ -1,6 +1,5 @@
 //! Failures and their exit codes.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{fmt, io};
@@ -56,7 +55,8 @@ pub(crate) enum Failure {
     NoFolder { path: PathBuf, folder: PathBuf },
     /// A directory in which no file can be created.
     #[error(
-        "cannot create {path}: the system creates no file in {folder}: {source}; name a file in another directory",
+        "cannot create {path}: the system creates no file in {folder}: {}; name a file in another directory",
+        SystemError(source),
         path = path.display(),
         folder = folder.display()
     )]
@@ -77,13 +77,15 @@ pub(crate) enum Failure {
     Terminal,
     /// Standard input that was not read to its end.
     #[error(
-        "cannot read standard input into a file in {folder}: {source}; TMPDIR names another directory",
+        "cannot read standard input into a file in {folder}: {}; TMPDIR names another directory",
+        SystemError(source),
         folder = folder.display()
     )]
     StandardInput { folder: PathBuf, source: io::Error },
     /// A nameless file that was not made.
     #[error(
-        "cannot create a file for standard output in {folder}: {source}; TMPDIR names another directory",
+        "cannot create a file for standard output in {folder}: {}; TMPDIR names another directory",
+        SystemError(source),
         folder = folder.display()
     )]
     Temporary { folder: PathBuf, source: io::Error },
@@ -107,7 +109,7 @@ pub(crate) enum Failure {
     )]
     ReadOnly { path: PathBuf },
     /// A file that was written and not put in its place.
-    #[error("cannot put {path} in its place: {source}", path = path.display())]
+    #[error("cannot put {path} in its place: {}", SystemError(source), path = path.display())]
     Place { path: PathBuf, source: io::Error },
     /// A path that is no model.
     #[error("{}", NoModel(.0))]
@@ -235,10 +237,6 @@ impl From<ModelError> for Failure {
 impl Failure {
     pub(crate) fn kind(&self) -> Kind {
         match self {
-            // The limit is the process's or the disk's: no argument is wrong.
-            Failure::Create { source, .. } if source.kind() == ErrorKind::FileTooLarge => {
-                Kind::Device
-            }
             Failure::Arguments(_)
             | Failure::Topology(_)
             | Failure::Machine { .. }

@@ -6,7 +6,7 @@ use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
 use transload::hal::NotRegular;
 use transload::host::HostFile;
-use transload::host::partial::{Partial, folder, with_limit};
+use transload::host::partial::{Partial, folder};
 
 use crate::failure::Failure;
 use crate::interrupt::unfinished;
@@ -111,12 +111,10 @@ impl OutputFile {
     pub(crate) fn fill(self, text: &str) -> Result<(), Failure> {
         let partial = self.partial.as_ref().expect("it is not placed");
         let written = partial.file().write_all(text.as_bytes());
-        written
-            .map_err(with_limit)
-            .map_err(|source| Failure::Place {
-                path: self.shown.clone(),
-                source,
-            })?;
+        written.map_err(|source| Failure::Place {
+            path: self.shown.clone(),
+            source,
+        })?;
         self.place()
     }
 

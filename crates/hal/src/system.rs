@@ -112,6 +112,13 @@ impl fmt::Display for FileLimit {
     }
 }
 
+impl From<FileLimit> for io::Error {
+    /// The system's error for a write beyond the limit.
+    fn from(_: FileLimit) -> io::Error {
+        io::Error::from_raw_os_error(codes::FILE_TOO_LARGE)
+    }
+}
+
 /// Returns the limit of this process (`RLIMIT_FSIZE`); `None` where it has none. The system answers a write beyond the
 /// limit with a signal, which ends the process unless it is ignored.
 pub fn longest_file() -> Option<FileLimit> {

@@ -121,7 +121,7 @@ impl Partial {
             return Ok(());
         };
         if let Some(limit) = longest_file().filter(|limit| len_bytes > limit.0) {
-            return Err(io::Error::new(ErrorKind::FileTooLarge, limit.to_string()));
+            return Err(limit.into());
         }
         let file = self.file.as_file();
         let mut done = file.set_len(len_bytes);
@@ -271,16 +271,6 @@ fn has_room(file: &File, len_bytes: u64) -> bool {
     }
     let _ = (file, len_bytes);
     true
-}
-
-/// Adds the limit of this process to an error that says that a file is too long.
-pub fn with_limit(error: io::Error) -> io::Error {
-    match longest_file() {
-        Some(limit) if error.kind() == ErrorKind::FileTooLarge => {
-            io::Error::new(error.kind(), format!("{error}; {limit}"))
-        }
-        _ => error,
-    }
 }
 
 /// Returns a path in the folder for a file that is put aside, named as this process's partial files are.

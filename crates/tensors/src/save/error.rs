@@ -54,7 +54,7 @@ pub enum SaveError {
         source: io::Error,
     },
     /// A step that the system refused while the files went to the disk and to their places.
-    #[error("cannot {step} {path}: {source}; {left}", path = path.display())]
+    #[error("cannot {step} {path}: {}; {left}", SystemError(source), path = path.display())]
     Step {
         /// What could not be done: `write`, `sync`, `rename a file to`, and so on.
         step: String,
@@ -158,11 +158,7 @@ impl SaveError {
             | SaveError::Header { .. } => ErrorClass::Caller,
             SaveError::Tensor { source, .. } => source.class(),
             SaveError::File { source, .. } | SaveError::Step { source, .. } => {
-                match source.kind() {
-                    // The limit is the process's or the disk's.
-                    io::ErrorKind::FileTooLarge => ErrorClass::Exhausted,
-                    _ => ErrorClass::of_io(source),
-                }
+                ErrorClass::of_io(source)
             }
             SaveError::Library(error) => error.class(),
             SaveError::Transfer { source, .. } => source.class(),
