@@ -22,12 +22,12 @@ impl Memory {
     /// Returns those of the groups that have a limit. Which groups there are is found out once.
     pub(crate) fn of_process() -> impl Iterator<Item = Memory> {
         static GROUPS: OnceLock<Vec<PathBuf>> = OnceLock::new();
-        let limited = || {
+        let groups = GROUPS.get().unwrap_or_else(|| {
             let mut groups = folders(Path::new("/"));
             groups.retain(|group| limit(group).is_some());
-            groups
-        };
-        let groups = GROUPS.get_or_init(limited);
+            // Found outside: a child of `fork` would wait for a thread that reads files inside.
+            GROUPS.get_or_init(|| groups)
+        });
         groups.iter().filter_map(|group| Memory::of(group))
     }
 
