@@ -17,7 +17,7 @@ use super::signal::{Charge, Driven};
 use super::signal::{Listening, OwnParker, Parker};
 use super::state::State;
 use super::trace::{Recorder, What};
-use super::turn::{ForAll, Purpose};
+use super::turn::{ForAll, Purpose, QUICK_COMMANDS};
 use super::types::{Pace, TransferId, Which};
 use super::unwind::guarded;
 
@@ -46,6 +46,31 @@ impl Purpose for Await {
 
     fn take_own(&mut self, state: &mut State) -> bool {
         !state.is_awaited(self.0) || self.1.is_some_and(|until| state.now >= until)
+    }
+}
+
+/// The purpose of a thread that waits until nothing is under way, until then at most. Once that is over, it does no more
+/// than a call that does not wait.
+struct Idle {
+    until: Option<Instant>,
+    is_late: bool,
+}
+
+impl Purpose for Idle {
+    fn pace(&self) -> Pace {
+        Pace::SERVING
+    }
+
+    fn take_own(&mut self, state: &mut State) -> bool {
+        self.is_late = self.until.is_some_and(|until| state.now >= until);
+        false
+    }
+
+    fn most(&self) -> usize {
+        match self.is_late {
+            true => QUICK_COMMANDS,
+            false => usize::MAX,
+        }
     }
 }
 
@@ -132,7 +157,11 @@ impl Shared {
         self.state.with(|state| state.table.set_needs_idle(true));
         loop {
             let seen = self.signal.seen();
-            let next = self.turn_for(&mut ForAll(Pace::SERVING)).next;
+            let mut purpose = Idle {
+                until,
+                is_late: false,
+            };
+            let next = self.turn_for(&mut purpose).next;
             // The browser goes on only when the page's own code has returned to it.
             let is_late = cfg!(browser) || until.is_some_and(|until| self.clock.now() >= until);
             let is_moving = self.state.with(|state| {

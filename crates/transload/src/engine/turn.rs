@@ -45,7 +45,7 @@ pub(super) trait Purpose {
 
 /// As many commands as a call executes that does not wait: the copies of two parts of a batch. With copies of 64 bytes that
 /// takes some 0.3 ms (EPYC, 2 cores).
-const QUICK_COMMANDS: usize = 2 * Completions::AT_ONCE;
+pub(super) const QUICK_COMMANDS: usize = 2 * Completions::AT_ONCE;
 
 /// After so many commands a turn lets threads go first that sleep until they have the lock.
 const GIVES_WAY_AFTER: usize = Completions::AT_ONCE / 4;
