@@ -5,6 +5,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::TypeId;
+use core::cell::Cell;
 use core::fmt;
 use std::sync::{Mutex, OnceLock};
 
@@ -203,18 +204,31 @@ fn unbuilt(kind: DeviceKind) -> Option<String> {
     }
 }
 
+thread_local! {
+    /// Whether this thread opens a kind of device.
+    static OPENS: Cell<bool> = const { Cell::new(false) };
+}
+
 impl TransferManager {
     /// Opens the kinds of devices that are wanted and not open yet. Blocks on their drivers, and on threads that open one
     /// of them.
+    ///
+    /// Does nothing on a thread that opens a kind: code of the program may run inside, such as a panic hook that lists
+    /// devices.
     pub(crate) fn open(&self, wanted: Wanted) {
-        if self.shared.is_forked() {
+        if self.shared.is_forked() || OPENS.get() {
             return;
         }
         for kind in self.shared.kinds.all.iter() {
             if !kind.may_have(&wanted) {
                 continue;
             }
-            kind.absent.get_or_init(|| self.open_kind(kind));
+            kind.absent.get_or_init(|| {
+                OPENS.set(true);
+                let absent = self.open_kind(kind);
+                OPENS.set(false);
+                absent
+            });
             // The kinds are in the order of the ids, and the first id of a UUID is meant.
             if let Wanted::Place(place) = wanted
                 && self
