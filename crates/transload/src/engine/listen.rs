@@ -17,7 +17,9 @@ use super::signal::{Charge, Driven};
 use super::signal::{Listening, OwnParker, Parker};
 use super::state::State;
 use super::trace::{Recorder, What};
-use super::turn::{ForAll, Purpose, QUICK_COMMANDS};
+#[cfg(threads)]
+use super::turn::ForAll;
+use super::turn::{Purpose, QUICK_COMMANDS};
 use super::types::{Pace, TransferId, Which};
 use super::unwind::guarded;
 
