@@ -60,7 +60,7 @@ pub use process::{Process, ProcessBound};
 #[cfg(feature = "std")]
 pub use regular::{NotRegular, open_regular, read_regular};
 #[cfg(feature = "std")]
-pub use room::Room;
+pub use room::{Room, Taken};
 pub use span::HostSpan;
 #[cfg(feature = "std")]
 pub use system::{FileLimit, SystemError, longest_file};

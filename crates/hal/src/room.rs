@@ -2,6 +2,7 @@
 //! refused when it is asked for, not when it is written to and the system kills the process.
 
 use std::format;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cgroup::Memory;
 use crate::{AllocError, ErrorClass, Fault, MemoryId};
@@ -28,27 +29,109 @@ pub struct Room {
     swap_bytes: u64,
     /// The part of the available bytes that is swap.
     swap_free_bytes: u64,
+    /// Whether a cgroup has less than the machine.
+    is_limited: bool,
+}
+
+/// Room that an allocation takes, for as long as it lives.
+#[derive(Debug, Default)]
+pub struct Taken {
+    len_bytes: u64,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        LEDGER.live.fetch_sub(self.len_bytes, Ordering::Relaxed);
+    }
+}
+
+/// What the process took of its cgroups' memory.
+static LEDGER: Ledger = Ledger::new();
+
+/// The system counts memory when it is written, not when it is allocated. A ledger knows what was taken since: what the
+/// system has less of was written.
+struct Ledger {
+    live: AtomicU64,
+    /// What of it may not be written yet.
+    unwritten: AtomicU64,
+    /// What was left by the system's count, when it was last asked.
+    left: AtomicU64,
+}
+
+impl Ledger {
+    const fn new() -> Ledger {
+        Ledger {
+            live: AtomicU64::new(0),
+            unwritten: AtomicU64::new(0),
+            left: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns how much of what is left by the system's count was not taken.
+    fn settle(&self, left: u64) -> u64 {
+        let written = { self.left.swap(left, Ordering::Relaxed) }.saturating_sub(left);
+        let live = self.live.load(Ordering::Relaxed);
+        let still = |unwritten: u64| Some(unwritten.saturating_sub(written).min(live));
+        let now = &self.unwritten;
+        let _always = now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, still);
+        left.saturating_sub(now.load(Ordering::Relaxed))
+    }
+
+    /// Takes that much, if so much is left. Returns what was left otherwise.
+    fn take(&self, left: u64, len_bytes: u64) -> Result<(), u64> {
+        self.settle(left);
+        self.live.fetch_add(len_bytes, Ordering::Relaxed);
+        let fits = |unwritten: u64| {
+            let after = unwritten.checked_add(len_bytes)?;
+            (after <= left).then_some(after)
+        };
+        let now = &self.unwritten;
+        let taken = now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        taken.map(|_| ()).map_err(|unwritten| {
+            self.live.fetch_sub(len_bytes, Ordering::Relaxed);
+            left.saturating_sub(unwritten)
+        })
+    }
 }
 
 impl Room {
     /// Reads the current values from the system.
     pub fn now() -> Room {
-        let machine = Room::of(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
-        Memory::of_process().fold(machine, Room::within)
+        let counted = Room::counted();
+        let left = counted.available_bytes.filter(|_| counted.is_limited);
+        Room {
+            available_bytes: left.map_or(counted.available_bytes, |left| Some(LEDGER.settle(left))),
+            ..counted
+        }
     }
 
-    /// Refuses an allocation that can never fit or does not fit now. Accepts lengths below 1 MiB, and all lengths if the
-    /// system does not report its memory.
+    /// Takes room for an allocation, or refuses it because it can never fit or does not fit now. Accepts lengths below
+    /// 1 MiB, and all lengths if the system does not report its memory.
+    ///
+    /// In the limits of a cgroup, what was taken before and is not written yet counts as taken. Elsewhere it counts as left.
     ///
     /// # Errors
     /// [`AllocError::TooLarge`] and [`AllocError::OutOfMemory`].
-    pub fn check(memory: MemoryId, len_bytes: u64) -> Result<(), AllocError> {
+    pub fn take(memory: MemoryId, len_bytes: u64) -> Result<Taken, AllocError> {
         if len_bytes < ASK_FROM_BYTES {
-            return Ok(());
+            return Ok(Taken::default());
         }
-        let room = Room::now();
+        let room = Room::counted();
         room.check_limit(memory, len_bytes)?;
-        room.check_available(memory, len_bytes)
+        room.check_available(memory, len_bytes)?;
+        match room.available_bytes {
+            Some(left) if room.is_limited => match LEDGER.take(left, len_bytes) {
+                Ok(()) => Ok(Taken { len_bytes }),
+                Err(left) => Err(refused(memory, len_bytes, left)),
+            },
+            _ => Ok(Taken::default()),
+        }
+    }
+
+    /// As the system counts.
+    fn counted() -> Room {
+        let machine = Room::of(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
+        Memory::of_process().fold(machine, Room::within)
     }
 
     /// The same in the limits of a cgroup, beyond which the system kills the process. Some of the limit is kept for small
@@ -65,6 +148,10 @@ impl Room {
             available_bytes: least(self.available_bytes, available.saturating_add(swap_free)),
             swap_bytes: swap,
             swap_free_bytes: swap_free,
+            is_limited: self.is_limited
+                || self
+                    .total_bytes
+                    .is_none_or(|bytes| group.limit_bytes < bytes),
         }
     }
 
@@ -89,6 +176,7 @@ impl Room {
             available_bytes: with(bytes("MemAvailable:"), swap("SwapFree:")),
             swap_bytes: swap("SwapTotal:"),
             swap_free_bytes: swap("SwapFree:"),
+            is_limited: false,
         }
     }
 
@@ -104,20 +192,21 @@ impl Room {
         }
     }
 
-    /// Refuses a length that does not fit now. Memory that was given out and not yet written counts as
-    /// available.
+    /// Refuses a length that does not fit now, as the system counts.
     fn check_available(self, memory: MemoryId, len_bytes: u64) -> Result<(), AllocError> {
         match self.available_bytes {
-            Some(available) if len_bytes > available => {
-                let message = format!("the system has {available} bytes available");
-                Err(AllocError::OutOfMemory {
-                    memory,
-                    len_bytes,
-                    fault: Fault::new(ErrorClass::Exhausted, message),
-                })
-            }
+            Some(available) if len_bytes > available => Err(refused(memory, len_bytes, available)),
             _ => Ok(()),
         }
+    }
+}
+
+fn refused(memory: MemoryId, len_bytes: u64, available: u64) -> AllocError {
+    let message = format!("the system has {available} bytes available");
+    AllocError::OutOfMemory {
+        memory,
+        len_bytes,
+        fault: Fault::new(ErrorClass::Exhausted, message),
     }
 }
 
@@ -160,6 +249,23 @@ mod tests {
         let (limit, available) = (1600 + (20 << 10), 10 + (8 << 10));
         assert_eq!(seen(swapped), (Some(1600), Some(limit), Some(available)));
         assert_eq!(limited(u64::MAX, u64::MAX, u64::MAX), Room::of(TEXT));
+    }
+
+    #[test]
+    fn what_is_taken_and_not_written_is_not_given_twice() {
+        let ledger = Ledger::new();
+        assert_eq!(ledger.settle(100), 100);
+        assert_eq!(ledger.take(100, 60), Ok(()));
+        assert_eq!((ledger.take(100, 60), ledger.settle(100)), (Err(40), 40));
+        // 20 of them were written.
+        assert_eq!((ledger.settle(80), ledger.take(80, 40)), (40, Ok(())));
+        assert_eq!(ledger.settle(80), 0);
+        // All were.
+        assert_eq!((ledger.settle(10), ledger.settle(0)), (0, 0));
+        // Both are gone, and nothing was written meanwhile.
+        assert_eq!((ledger.settle(100), ledger.take(100, 100)), (100, Ok(())));
+        ledger.live.fetch_sub(200, Ordering::Relaxed);
+        assert_eq!(ledger.settle(100), 100);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use transload_hal::{
     Buffer, DeviceId, ErrorClass, ExternalKind, Fault, ImportError, MemoryId, Owner, StorageInfo,
-    run_callback,
+    Taken, run_callback,
 };
 
 use crate::exit::{self, DriverObject, Inside, Lease};
@@ -113,7 +113,21 @@ impl Gpu {
     /// # Safety
     /// As [`Buffer::new`].
     pub(crate) unsafe fn storage(&self, info: StorageInfo, owner: impl Owner) -> Buffer {
-        let lease = Lease::of(&self.device, &self.queue);
+        // SAFETY: the caller's promise.
+        unsafe { self.storage_in(Taken::default(), info, owner) }
+    }
+
+    /// The same, of memory that takes room of the host's.
+    ///
+    /// # Safety
+    /// As [`Buffer::new`].
+    pub(crate) unsafe fn storage_in(
+        &self,
+        room: Taken,
+        info: StorageInfo,
+        owner: impl Owner,
+    ) -> Buffer {
+        let lease = DriverObject::new((Lease::of(&self.device, &self.queue), room));
         // SAFETY: the caller's promise.
         unsafe { Buffer::guarded(info, Box::new(owner), Box::new(lease)) }
     }

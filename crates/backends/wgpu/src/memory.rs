@@ -4,9 +4,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use transload_hal::{AllocError, AllocSpec, Buffer, Fault, HostSpan, Room, StorageInfo};
+use transload_hal::{AllocError, AllocSpec, Buffer, Fault, HostSpan, Room, StorageInfo, Taken};
 use transload_hal::{MemoryId, MemoryKind};
 
+use crate::exit::DriverObject;
 use crate::gpu::Gpu;
 use crate::storage::{OFFSETS, USAGES, WORD, check_spec, failed, handle_of, info, refused};
 
@@ -139,13 +140,14 @@ pub(crate) fn allocate(
         _ => wgpu::MAP_ALIGNMENT,
     };
     check_spec(&gpu.device, memory, spec, aligned)?;
-    if gpu.is_software {
-        Room::check(memory, len)?;
-    }
+    let room = match gpu.is_software {
+        true => Room::take(memory, len)?,
+        false => Taken::default(),
+    };
     let refused = |fault| refused(memory, len, fault);
     let _inside = gpu.enter().map_err(refused)?;
     if memory.kind == MemoryKind::Mapped {
-        return map(gpu, memory, len);
+        return map(gpu, memory, len, room);
     }
     if memory.kind != MemoryKind::Device && !spec.staging {
         return Err(AllocError::Unsupported {
@@ -180,7 +182,9 @@ pub(crate) fn allocate(
     let Some(mode) = mode else {
         // A lost device returns invalid buffers.
         gpu.probe().map_err(refused)?;
-        return Ok(gpu.wrap(memory, buffer, len));
+        let info = info(memory, handle_of(gpu.identity, &buffer), len);
+        // SAFETY: the host cannot reach it; the handle names the buffer.
+        return Ok(unsafe { gpu.storage_in(room, info, buffer) });
     };
     // At creation every buffer is mapped for writing.
     let mapped = buffer.get_mapped_range_mut(..).map(View::Write);
@@ -202,11 +206,11 @@ pub(crate) fn allocate(
     };
     // SAFETY: the mapping stays open while the owner lives or until `Slot::unmap` takes the address back;
     // the buffer is this backend's own.
-    Ok(unsafe { gpu.storage(info, slot) })
+    Ok(unsafe { gpu.storage_in(room, info, slot) })
 }
 
 /// Allocates memory that the host reaches, too.
-fn map(gpu: &Gpu, memory: MemoryId, len: u64) -> Result<Buffer, AllocError> {
+fn map(gpu: &Gpu, memory: MemoryId, len: u64, room: Taken) -> Result<Buffer, AllocError> {
     let Some(mapper) = &gpu.mapper else {
         return Err(AllocError::UnknownMemory { memory });
     };
@@ -224,5 +228,11 @@ fn map(gpu: &Gpu, memory: MemoryId, len: u64) -> Result<Buffer, AllocError> {
     };
     // SAFETY: the lease keeps the memory of the span; the handle names the buffer, which is this
     // backend's own.
-    Ok(unsafe { Buffer::guarded(info, Box::new(buffer), Box::new(lease)) })
+    Ok(unsafe {
+        Buffer::guarded(
+            info,
+            Box::new(buffer),
+            Box::new(DriverObject::new((lease, room))),
+        )
+    })
 }

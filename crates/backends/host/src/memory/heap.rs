@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-use transload_hal::{AllocError, AllocSpec, ErrorClass, Fault, HostSpan, MemoryId};
+use transload_hal::{AllocError, AllocSpec, ErrorClass, Fault, HostSpan, MemoryId, Room, Taken};
 
 use super::hint;
 #[cfg(unix)]
@@ -28,6 +28,7 @@ const MAP_FROM_BYTES: usize = 128 << 10;
 pub struct HeapMemory {
     backing: Backing,
     huge_pages: HugePages,
+    taken: Taken,
 }
 
 /// The result of asking for huge pages.
@@ -98,15 +99,17 @@ impl HeapMemory {
             return Ok(Self {
                 backing: Backing::Empty,
                 huge_pages: HugePages::NotAsked,
+                taken: Taken::default(),
             });
         }
-        transload_hal::Room::check(memory, spec.len_bytes)?;
-        let heap =
+        let taken = Room::take(memory, spec.len_bytes)?;
+        let mut heap =
             Self::back(len, align, spec.huge_pages).map_err(|fault| AllocError::OutOfMemory {
                 memory,
                 len_bytes: spec.len_bytes,
                 fault,
             })?;
+        heap.taken = taken;
         if spec.staging {
             hint::populate(heap.span(len), true);
         }
@@ -145,6 +148,7 @@ impl HeapMemory {
         Ok(Self {
             backing: Backing::Mapped(mapping),
             huge_pages,
+            taken: Taken::default(),
         })
     }
 
@@ -172,6 +176,7 @@ impl HeapMemory {
         Ok(Self {
             backing: Backing::Allocated { start, layout },
             huge_pages,
+            taken: Taken::default(),
         })
     }
 }
@@ -274,7 +279,7 @@ mod tests {
         );
         // Where the system tells how much memory it has, what is larger than all of it can never be had.
         let error = allocate(AllocSpec::bytes(isize::MAX as u64));
-        let is_limit = |limit_bytes| limit_bytes == transload_hal::Room::now().limit_bytes;
+        let is_limit = |limit_bytes| limit_bytes == Room::now().limit_bytes;
         assert!(
             match &error {
                 AllocError::TooLarge { limit_bytes, .. } => is_limit(Some(*limit_bytes)),

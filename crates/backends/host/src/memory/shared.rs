@@ -13,7 +13,8 @@ use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create,
 };
 use transload_hal::{
-    AllocError, AllocSpec, Buffer, ErrorClass, Fault, HostSpan, MemoryId, Span, StorageId,
+    AllocError, AllocSpec, Buffer, ErrorClass, Fault, HostSpan, MemoryId, Room, Span, StorageId,
+    Taken,
 };
 
 use super::alias::{self, Alias};
@@ -31,6 +32,7 @@ pub struct SharedMemory {
     span: Span,
     id: StorageId,
     writable: bool,
+    taken: Taken,
 }
 
 #[derive(Debug)]
@@ -64,13 +66,14 @@ impl SharedMemory {
         let len = check_len(memory, spec.len_bytes)?;
         let page = super::mapping::page_bytes() as u64;
         let align = check_alignment(memory, spec.alignment, page, super::heap::MAX_ALIGNMENT)?;
-        transload_hal::Room::check(memory, spec.len_bytes)?;
+        let taken = Room::take(memory, spec.len_bytes)?;
         let is_small = len < MOST_BYTES && align <= MOST_BYTES && !spec.shareable;
         let made = match is_small {
             true => Pages::allocate(len, align).map(|pages| Self::small(pages, spec.len_bytes)),
             false => Self::create(spec.len_bytes, align),
         };
-        let shared = made.map_err(|error| not_allocated(memory, spec.len_bytes, &error))?;
+        let mut shared = made.map_err(|error| not_allocated(memory, spec.len_bytes, &error))?;
+        shared.taken = taken;
         if spec.staging {
             hint::populate(shared.host(), true);
         }
@@ -96,6 +99,7 @@ impl SharedMemory {
             span: Span::new(0, len_bytes),
             id: alias::fresh(),
             writable: true,
+            taken: Taken::default(),
         }
     }
 
@@ -143,6 +147,7 @@ impl SharedMemory {
             span,
             id,
             writable: access != FileAccess::ReadOnly,
+            taken: Taken::default(),
         })
     }
 
@@ -223,25 +228,24 @@ impl SharedMemory {
 
     /// Makes the file unwritable for good and keeps a read-only view. On failure the view is writable
     /// as before, or `None` when the system refuses to map it again.
-    fn seal(self) -> Result<Self, (Option<Self>, io::Error)> {
+    fn seal(mut self) -> Result<Self, Box<(Option<Self>, io::Error)>> {
         // SAFETY: this is the only view of the memory, and no operation on it is under way.
         let file = unsafe { self.raw() }.and_then(|file| file.try_clone_to_owned());
         let file = match file {
             Ok(file) => file,
-            Err(error) => return Err((Some(self), error)),
+            Err(error) => return Err(Box::new((Some(self), error))),
         };
-        let span = self.span;
+        let (span, taken) = (self.span, core::mem::take(&mut self.taken));
         let align = super::mapping::page_bytes();
+        let map = |file, access| {
+            let again = Self::map(file, span, align, access)?;
+            Ok(Self { taken, ..again })
+        };
         // The kernel refuses the seal while a mapping exists that is, or could be made, writable.
         drop(self);
         match fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SEAL) {
-            Ok(()) => {
-                Self::map(file, span, align, FileAccess::ReadOnly).map_err(|error| (None, error))
-            }
-            Err(error) => Err((
-                Self::map(file, span, align, FileAccess::Shared).ok(),
-                error.into(),
-            )),
+            Ok(()) => map(file, FileAccess::ReadOnly).map_err(|error| Box::new((None, error))),
+            Err(error) => Err(Box::new((map(file, FileAccess::Shared).ok(), error.into()))),
         }
     }
 }
@@ -297,12 +301,15 @@ pub fn seal(buffer: Buffer) -> Result<Buffer, SealError> {
         .map_err(|buffer| refuse(buffer, SealReason::OtherViews))?;
     match shared.seal() {
         Ok(shared) => Ok(shared.into_buffer(memory)),
-        Err((shared, error)) => Err(SealError {
-            buffer: shared.map(|shared| shared.into_buffer(memory)),
-            reason: SealReason::System {
-                fault: Fault::of_io("sealing shared memory", &error),
-            },
-        }),
+        Err(failed) => {
+            let (shared, error) = *failed;
+            Err(SealError {
+                buffer: shared.map(|shared| shared.into_buffer(memory)),
+                reason: SealReason::System {
+                    fault: Fault::of_io("sealing shared memory", &error),
+                },
+            })
+        }
     }
 }
 
