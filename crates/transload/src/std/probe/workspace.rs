@@ -35,11 +35,14 @@ pub(super) struct Workspace<'a> {
 /// the way there and back, and two slots.
 const AT_ONCE: u64 = 8;
 
+/// What a probe leaves of each memory, in bytes. A software adapter takes about as much of the host's for its own work.
+const SPARED: u64 = 16 << 20;
+
 impl<'a> Workspace<'a> {
     /// `most` is the largest size of a pattern, in bytes.
     pub(super) fn new(manager: &'a TransferManager, most: u64) -> Workspace<'a> {
         let room = manager.available_bytes(HOME).unwrap_or(u64::MAX);
-        let most = most.min(room / AT_ONCE);
+        let most = most.min(room.saturating_sub(SPARED) / AT_ONCE);
         Workspace {
             manager,
             buffers: HashMap::new(),
@@ -61,10 +64,11 @@ impl<'a> Workspace<'a> {
         }
         // Each buffer is written, and the small ones are many.
         let available = self.manager.available_bytes(memory);
-        if bytes > self.most || available.is_some_and(|available| available < bytes) {
+        let is_short = |available: u64| available.saturating_sub(SPARED) < bytes;
+        if bytes > self.most || available.is_some_and(is_short) {
             let available = available.or(self.manager.available_bytes(HOME));
             let message = format!(
-                "a probe with this size needs up to {AT_ONCE} times as much, and the system has {} bytes available",
+                "a probe with this size needs up to {AT_ONCE} times as much and leaves {SPARED}, and the system has {} bytes available",
                 available.unwrap_or(0)
             );
             return Err(AllocError::OutOfMemory {
