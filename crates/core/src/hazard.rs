@@ -321,21 +321,17 @@ impl Hazards {
     /// Moves the live entries to as much memory as they need.
     #[cold]
     fn shrink(&mut self) {
+        // By the footprints: slots do not go back while any ticket is live, and may be many more.
+        let owners = self.index.owners(0..=u64::MAX);
         let mut index = self.index.emptied();
-        for (at, slot) in self.slots.iter_mut().enumerate() {
-            let mut node = if slot.order == 0 { NIL } else { slot.chain };
-            let mut chain = NIL;
-            let ticket = Ticket {
-                order: slot.order,
-                slot: at,
-            };
+        for owner in owners {
+            let first = &mut self.slots[owner.slot].chain;
+            let (mut node, mut chain) = (*first, NIL);
             while node != NIL {
-                chain = index.insert(*self.index.footprint(node), owner(ticket), chain);
+                chain = index.insert(*self.index.footprint(node), owner, chain);
                 node = self.index.chain(node);
             }
-            if slot.order != 0 {
-                slot.chain = chain;
-            }
+            *first = chain;
         }
         self.index = index;
         if self.live == 0 {

@@ -14,7 +14,7 @@ impl Hazards {
     ///
     /// # Cost
     /// With `n` tickets between the first of `held` and `ticket`: `O(n log n)`, and allocations for their footprints. It
-    /// looks at the slots of all live tickets.
+    /// may look at the footprints of all live tickets.
     pub fn held_up_by(
         &self,
         ticket: Ticket,
@@ -29,7 +29,11 @@ impl Hazards {
         // The footprints of all tickets that stand behind one of `held`, and of those themselves. Each names its cause.
         let mut behind = Index::new();
         let mut causes = Vec::new();
-        for own in self.between(*first, ticket) {
+        for own in self.index.owners(first.order..=ticket.order) {
+            let own = Ticket {
+                order: own.order,
+                slot: own.slot,
+            };
             let cause = self.footprints(own.slot).find_map(|own| {
                 let mut nodes = behind.candidates(own);
                 let met = nodes.find(|node| own.conflicts_with(behind.footprint(*node)))?;
@@ -54,19 +58,5 @@ impl Hazards {
             }
         }
         None
-    }
-
-    /// Returns the live tickets from one to another, in the order in which they entered.
-    fn between(&self, first: Ticket, last: Ticket) -> Vec<Ticket> {
-        let slots = self.slots.iter().enumerate();
-        let all = slots.map(|(slot, of)| Ticket {
-            order: of.order,
-            slot,
-        });
-        let mut between: Vec<Ticket> = all
-            .filter(|ticket| (first.order..=last.order).contains(&ticket.order))
-            .collect();
-        between.sort_unstable();
-        between
     }
 }

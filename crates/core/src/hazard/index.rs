@@ -1,6 +1,7 @@
 //! The live footprints in order of position, searched by bounds.
 
 use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 
 use super::footprint::{Footprint, Point};
 
@@ -33,7 +34,7 @@ pub(super) struct Index {
 pub(super) const KEPT: usize = 1024;
 
 /// How many times the nodes in use there are when memory goes back.
-const ROOMY: usize = 32;
+pub(super) const ROOMY: usize = 32;
 
 #[derive(Clone, Debug)]
 struct Node {
@@ -314,6 +315,31 @@ impl Index {
                 return found;
             }
         }
+    }
+
+    /// Returns the owners of these orders, each once, by rising order.
+    pub(super) fn owners(&self, orders: RangeInclusive<u64>) -> Vec<Owner> {
+        let mut found = Vec::new();
+        for root in [self.readers, self.writers] {
+            self.owners_below(root, &orders, &mut found);
+        }
+        found.sort_unstable_by_key(|owner| owner.order);
+        found.dedup();
+        found
+    }
+
+    fn owners_below(&self, at: usize, orders: &RangeInclusive<u64>, found: &mut Vec<Owner>) {
+        let Some(node) = self.nodes.get(at) else {
+            return;
+        };
+        #[cfg(test)]
+        self.visits.set(self.visits.get() + 1);
+        if node.below.latest < *orders.start() || node.below.oldest > *orders.end() {
+            return;
+        }
+        found.extend(Some(node.owner).filter(|owner| orders.contains(&owner.order)));
+        self.owners_below(node.left, orders, found);
+        self.owners_below(node.right, orders, found);
     }
 
     fn place(&mut self, node: Node) -> usize {
