@@ -195,6 +195,14 @@ pub enum OpenError {
         /// The path of the file.
         path: String,
     },
+    /// The file was to be mapped while another call of the same manager creates it anew, which takes its bytes away.
+    #[error(
+        "cannot map {path}: a call of this manager is creating the file anew; map it when that call has returned"
+    )]
+    Created {
+        /// The path of the file.
+        path: String,
+    },
     /// The manager did not take it in.
     #[error("{path}: {source}")]
     Manager {
@@ -222,7 +230,7 @@ impl OpenError {
     pub fn class(&self) -> ErrorClass {
         match self {
             OpenError::File(error) => error.class(),
-            OpenError::Mapped { .. } => ErrorClass::Caller,
+            OpenError::Mapped { .. } | OpenError::Created { .. } => ErrorClass::Caller,
             OpenError::Manager { source, .. } => source.class(),
         }
     }

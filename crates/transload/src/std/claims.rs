@@ -28,34 +28,37 @@ struct Table {
     managers: Vec<usize>,
 }
 
-/// The claimed bytes, and the manager that claims them.
+/// The claimed bytes, and the manager that claims them. Claims of one use are neighbours in their order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     id: StorageId,
+    how: Use,
+    manager: usize,
     base: u64,
     len_bytes: u64,
     writable: bool,
-    /// Guards show the bytes where they are, and not a copy of them.
-    mapped: bool,
-    manager: usize,
 }
 
-/// What a manager does with a whole file that it claims.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum FileUse {
-    Read,
+/// What a manager does with bytes that it claims.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Use {
+    /// It copies them from and to the storage.
+    Copy,
+    /// Guards show them where they are.
     Map,
-    /// The file is cut to no bytes first.
-    Create,
+    /// It cuts the file to no bytes.
+    Cut,
 }
 
-/// Why a whole file cannot be claimed.
+/// Why bytes cannot be claimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Taken {
-    /// Another manager has some of it, and one of the two may write it.
+    /// Another manager has some of them, and one of the two may write them.
     ByOther,
-    /// A buffer of this manager maps some of it, and it would be cut under that buffer.
+    /// This manager maps some of the file that it is to cut.
     Mapped,
+    /// This manager cuts the file that it is to map.
+    Cut,
 }
 
 /// Claims a buffer that a backend has just made, for as long as its storage lives. False when another manager has some of
@@ -71,14 +74,17 @@ pub(crate) fn claim(raw: &Buffer, manager: usize) -> bool {
     }
     let key = Key {
         id: info.id,
+        how: match info.host {
+            Some(_) => Use::Map,
+            None => Use::Copy,
+        },
+        manager,
         base: info.base,
         len_bytes: info.len_bytes,
         writable: info.writable,
-        mapped: info.host.is_some(),
-        manager,
     };
     let table = table();
-    if !lock(table).enter(key) {
+    if lock(table).enter(key).is_err() {
         return false;
     }
     raw.keep_claim(Box::new(Claim { table, key }));
@@ -87,24 +93,18 @@ pub(crate) fn claim(raw: &Buffer, manager: usize) -> bool {
 
 /// Claims a whole file, before its length is read or changed. The claim keeps other managers out until the buffer has
 /// its own.
-pub(crate) fn claim_file(id: StorageId, of: FileUse, manager: usize) -> Result<Claim, Taken> {
+pub(crate) fn claim_file(id: StorageId, how: Use, manager: usize) -> Result<Claim, Taken> {
     let key = Key {
         id,
+        how,
+        manager,
         base: 0,
         len_bytes: u64::MAX,
-        writable: of == FileUse::Create,
-        mapped: of == FileUse::Map,
-        manager,
+        writable: how == Use::Cut,
     };
     let table = table();
-    let mut claims = lock(table);
-    if of == FileUse::Create && claims.has_mapped(id, manager) {
-        return Err(Taken::Mapped);
-    }
-    match claims.enter(key) {
-        true => Ok(Claim { table, key }),
-        false => Err(Taken::ByOther),
-    }
+    lock(table).enter(key)?;
+    Ok(Claim { table, key })
 }
 
 fn table() -> &'static Mutex<Table> {
@@ -124,22 +124,31 @@ fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
 }
 
 impl Table {
-    fn enter(&mut self, key: Key) -> bool {
+    fn enter(&mut self, key: Key) -> Result<(), Taken> {
+        // A file is not cut while guards may show its bytes, nor mapped while it is cut.
+        let clash = match key.how {
+            Use::Copy => None,
+            Use::Map => Some((Use::Cut, Taken::Cut)),
+            Use::Cut => Some((Use::Map, Taken::Mapped)),
+        };
+        if let Some((how, taken)) = clash
+            && self.has(Key { how, ..key })
+        {
+            return Err(taken);
+        }
         if let Some((_, count)) = self.claims.get_mut(&key) {
             *count += 1;
-            return true;
+            return Ok(());
         }
         let shape = Shape::contiguous(key.len_bytes);
-        let Ok(footprint) = Footprint::new(key.id, key.base, shape, key.writable) else {
-            return false;
-        };
-        let entered = self.order.enter(&[footprint]);
+        let footprint = Footprint::new(key.id, key.base, shape, key.writable);
+        let entered = self.order.enter(&[footprint.map_err(|_| Taken::ByOther)?]);
         let ticket = entered.ticket;
         if entered.waits {
             let others = self.order.blockers(ticket).iter();
             if { others }.any(|other| self.managers[other.index()] != key.manager) {
                 self.leave_order(ticket);
-                return false;
+                return Err(Taken::ByOther);
             }
         }
         if self.managers.len() <= ticket.index() {
@@ -147,21 +156,20 @@ impl Table {
         }
         self.managers[ticket.index()] = key.manager;
         self.claims.insert(key, (ticket, 1));
-        true
+        Ok(())
     }
 
-    /// Returns whether a buffer of the manager maps bytes of the storage.
-    fn has_mapped(&self, id: StorageId, manager: usize) -> bool {
+    /// Returns whether the manager of a key has a claim of the same use on the same storage.
+    fn has(&self, key: Key) -> bool {
         let first = Key {
-            id,
             base: 0,
             len_bytes: 0,
             writable: false,
-            mapped: false,
-            manager: 0,
+            ..key
         };
-        let mut of_storage = { self.claims.range(first..) }.take_while(|(key, _)| key.id == id);
-        of_storage.any(|(key, _)| key.mapped && key.manager == manager)
+        let of = |key: &Key| (key.id, key.how, key.manager);
+        let found = self.claims.range(first..).next();
+        found.is_some_and(|(found, _)| of(found) == of(&key))
     }
 
     fn leave(&mut self, key: &Key) {
@@ -187,5 +195,31 @@ impl Table {
 impl Drop for Claim {
     fn drop(&mut self) {
         lock(self.table).leave(&self.key);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manager_does_not_cut_a_file_that_it_maps_nor_map_one_that_it_cuts() {
+        let id = StorageId::File {
+            device: u64::MAX,
+            inode: 1,
+        };
+        for (one, other, taken) in [
+            (Use::Map, Use::Cut, Taken::Mapped),
+            (Use::Cut, Use::Map, Taken::Cut),
+        ] {
+            let first = claim_file(id, one, 1).ok().unwrap();
+            let again = claim_file(id, one, 1).ok().unwrap();
+            drop(first);
+            assert_eq!(claim_file(id, other, 1).err(), Some(taken));
+            assert_eq!(claim_file(id, other, 2).err(), Some(Taken::ByOther));
+            assert!(claim_file(id, Use::Copy, 1).is_ok());
+            drop(again);
+            assert!(claim_file(id, other, 1).is_ok());
+        }
     }
 }

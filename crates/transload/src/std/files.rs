@@ -6,7 +6,7 @@ use transload_hal::{External, ExternalKind, ImportError, MemoryId, StorageId};
 use transload_host::HostFile;
 use transload_host::memory::{FILE, SHARED};
 
-use super::claims::{Claim, FileUse, Taken};
+use super::claims::{Claim, Taken, Use};
 use crate::{Buffer, OpenError, TransferManager};
 
 impl TransferManager {
@@ -20,7 +20,7 @@ impl TransferManager {
     /// no backend takes files.
     pub fn open_file(&self, path: impl AsRef<Path>) -> Result<Buffer, OpenError> {
         let path = path.as_ref();
-        let (file, _claim) = HostFile::open_claimed(path, self.claims(path, FILE, FileUse::Read))?;
+        let (file, _claim) = HostFile::open_claimed(path, self.claims(path, FILE, Use::Copy))?;
         self.adopt_file(file)
     }
 
@@ -40,7 +40,7 @@ impl TransferManager {
         let path = path.as_ref();
         // The claim must last until the buffer has its own. Otherwise another manager could take the file in meanwhile,
         // and this manager would be refused only after it has truncated the file.
-        let claim = self.claims(path, FILE, FileUse::Create);
+        let claim = self.claims(path, FILE, Use::Cut);
         let (file, _claim) = HostFile::create_claimed(path, len_bytes, claim)?;
         self.adopt_file(file)
     }
@@ -50,13 +50,14 @@ impl TransferManager {
         &self,
         path: &Path,
         memory: MemoryId,
-        of: FileUse,
+        how: Use,
     ) -> impl FnOnce(StorageId) -> Result<Claim, OpenError> {
         move |id| {
-            let claim = super::claim_file(id, of, self.shared.serial);
+            let claim = super::claim_file(id, how, self.shared.serial);
             let path = || path.display().to_string();
             claim.map_err(|taken| match taken {
                 Taken::Mapped => OpenError::Mapped { path: path() },
+                Taken::Cut => OpenError::Created { path: path() },
                 Taken::ByOther => {
                     let kind = ExternalKind::Object;
                     OpenError::Manager {
@@ -89,7 +90,8 @@ impl TransferManager {
     ///
     /// # Errors
     /// When the file is missing, unreadable or no regular file, when another manager may write it
-    /// ([`ImportError::Claimed`]), or the system does not map it.
+    /// ([`ImportError::Claimed`]), another thread creates it anew at that moment ([`OpenError::Created`]), or the system
+    /// does not map it.
     ///
     /// # Safety
     /// As long as the buffer or any view of it lives, no program shortens the file, which would raise SIGBUS, and none
@@ -97,7 +99,7 @@ impl TransferManager {
     /// [`TransferManager::open_file`], which is safe.
     pub unsafe fn map_file(&self, path: impl AsRef<Path>) -> Result<Buffer, OpenError> {
         let path = path.as_ref();
-        let (file, _claim) = HostFile::open_claimed(path, self.claims(path, SHARED, FileUse::Map))?;
+        let (file, _claim) = HostFile::open_claimed(path, self.claims(path, SHARED, Use::Map))?;
         let path = file.path().display().to_string();
         // SAFETY: the caller's promise is the one that the backend asks for.
         let buffer = unsafe { self.import(SHARED.into(), External::Object(Box::new(file))) };
@@ -105,5 +107,40 @@ impl TransferManager {
             path,
             source: Box::new(source),
         })
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_not_mapped_between_its_claim_and_its_truncation() {
+        let path = std::env::temp_dir().join(std::format!(
+            "transload-cut-and-mapped-{}",
+            std::process::id()
+        ));
+        std::fs::write(&path, [7; 64]).unwrap();
+        let manager = TransferManager::builder().host().build().unwrap();
+        // SAFETY: nothing shortens the file while it is mapped, which the test shows.
+        let map = || unsafe { manager.map_file(&path) };
+        let claim = manager.claims(&path, FILE, Use::Cut);
+        let created = HostFile::create_claimed(&path, 64, |id| {
+            let claim = claim(id)?;
+            let error = map().err();
+            assert!(
+                matches!(error, Some(OpenError::Created { .. })),
+                "{error:?}"
+            );
+            Ok::<_, OpenError>(claim)
+        });
+        drop(created.unwrap());
+        let mapped = map().unwrap();
+        assert_eq!(*mapped.read().unwrap(), [0; 64]);
+        let error = manager.create_file(&path, 64).unwrap_err();
+        assert!(matches!(error, OpenError::Mapped { .. }), "{error}");
+        drop(mapped);
+        manager.create_file(&path, 8).unwrap();
+        std::fs::remove_file(&path).unwrap();
     }
 }
