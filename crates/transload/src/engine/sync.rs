@@ -50,6 +50,12 @@ impl<T> Lock<T> {
         f(&mut self.guard())
     }
 
+    /// Returns how many threads sleep until they have the lock.
+    #[cfg(all(test, threads, not(loom)))]
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
     /// Lets threads that sleep here go first, for a thread that takes the lock again and again: the mutex would let
     /// that thread pass them. Yields a limited number of times, since threads keep coming.
     pub(crate) fn give_way(&self) {

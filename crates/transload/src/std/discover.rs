@@ -53,8 +53,8 @@ impl Builder {
 #[derive(Default)]
 pub(crate) struct Kinds {
     all: Vec<Kind>,
-    /// The profile for the devices of kinds that open later.
-    pub(super) profile: Mutex<Option<Arc<Profile>>>,
+    /// The profile for the devices of kinds that open later. Locked under the lock of the state alone.
+    pub(super) profile: Mutex<Option<Profile>>,
 }
 
 /// A kind of device, which a call opens that needs it.

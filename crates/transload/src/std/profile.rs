@@ -16,10 +16,10 @@ mod text;
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 
 use transload_core::defaults::MIN_CHUNK_BYTES;
-use transload_core::{Compared, Correction, Curve, LinkId, Timing, Topology};
+use transload_core::{Compared, Correction, Curve, DeviceId, DeviceInfo, LinkId, Timing, Topology};
 
 pub use error::{FORMAT, ProfileError};
 pub use fingerprint::{DevicePrint, Fingerprint};
@@ -255,34 +255,44 @@ impl TransferManager {
 
     /// The same for a profile that was measured here just now.
     pub(super) fn adopt_profile(&self, profile: &Profile) {
-        let kept = &self.shared.kinds.profile;
-        *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(profile.clone()));
-        self.adopt_kept_profile(&Topology::new());
+        self.plan_with(Some(profile.clone()), &Topology::new());
     }
 
-    /// Plans with the costs of the kept profile for the links that were not there `before`. Leaves out links and routes of
-    /// devices that differ from those that were measured: their kind has opened since the profile was checked.
+    /// Plans with the costs of the kept profile for the links that were not there `before`: a kind of device was opened.
     pub(super) fn adopt_kept_profile(&self, before: &Topology) {
-        let kept = self.shared.kinds.profile.lock();
-        let kept = kept.unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(profile) = kept else { return };
-        let opened = self.opened();
-        let holds = |link: &LinkId| {
-            let devices = [link.src.device, link.dst.device, link.engine.device];
-            let mut known = devices.into_iter().filter_map(|id| opened.device(id));
-            known.all(|device| profile.machine.has(device))
-        };
-        let links = profile.links.iter();
-        // A link that is not open yet comes here again: only then is it known whether it is the measured one.
-        let is_new = |id: LinkId| before.link(id).is_none() && opened.link(id).is_some();
-        let links = links.filter(|link| is_new(link.id) && holds(&link.id));
-        let measured: Vec<_> = links.map(|link| (link, link.curve())).collect();
-        let corrected = profile.routes.iter();
-        let corrected = corrected.filter(|route| route.links.iter().all(holds));
-        let corrections = corrected
-            .map(|route| (route.links.clone(), Correction::new(&route.points)))
-            .collect();
+        self.plan_with(None, before);
+    }
+
+    /// Keeps a profile, if there is a new one, and plans with the costs of the kept one for the links that were not there
+    /// `before`. Leaves out links and routes of devices that differ from those that were measured: their kind has opened
+    /// since the profile was checked.
+    fn plan_with(&self, new: Option<Profile>, before: &Topology) {
+        // In one section under the lock: of two threads the later one sees the newer profile, and all kinds.
         self.shared.change(|state| {
+            let kept = self.shared.kinds.profile.lock();
+            let mut kept = kept.unwrap_or_else(PoisonError::into_inner);
+            if new.is_some() {
+                *kept = new;
+            }
+            let Some(profile) = &*kept else { return };
+            let opened = state.planning.topology();
+            let is_other = |device: &&DeviceInfo| !profile.machine.has(device);
+            let others = opened.devices().iter().filter(is_other);
+            let others: Vec<DeviceId> = others.map(|device| device.id).collect();
+            let holds = |link: &LinkId| {
+                let devices = [link.src.device, link.dst.device, link.engine.device];
+                !devices.iter().any(|id| others.contains(id))
+            };
+            let links = profile.links.iter();
+            // A link that is not open yet comes here again: only then is it known whether it is the measured one.
+            let is_new = |id: LinkId| before.link(id).is_none() && opened.link(id).is_some();
+            let links = links.filter(|link| is_new(link.id) && holds(&link.id));
+            let measured: Vec<_> = links.map(|link| (link, link.curve())).collect();
+            let corrected = profile.routes.iter();
+            let corrected = corrected.filter(|route| route.links.iter().all(holds));
+            let corrections = corrected
+                .map(|route| (route.links.clone(), Correction::new(&route.points)))
+                .collect();
             for (link, curve) in measured {
                 if let Some(curve) = curve {
                     state.planning.set_cost(link.id, curve, link.doubt());
@@ -333,5 +343,39 @@ impl Costs {
                 Ok(())
             }
         }
+    }
+}
+
+#[cfg(all(test, threads, not(loom)))]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_newer_profile_is_not_replaced_by_an_older_one_that_a_thread_brings_late() {
+        let manager = TransferManager::builder().host().build().unwrap();
+        let opened = manager.opened();
+        let link = opened.links()[0].id;
+        let profile = |ns| {
+            let points = [4096, 1 << 20].map(|bytes| Point::new(bytes, ns, ns..=ns, 40));
+            Profile::new(&opened, vec![MeasuredLink::new(link, points.into())])
+        };
+        let (older, newer) = (profile(10), profile(20));
+        manager.adopt_profile(&older);
+        let before = Topology::new();
+        thread::scope(|scope| {
+            manager.shared.state.with(|_| {
+                // As after a kind of device was opened.
+                scope.spawn(|| manager.adopt_kept_profile(&before));
+                while manager.shared.state.waiting() == 0 {
+                    thread::yield_now();
+                }
+                let mut kept = manager.shared.kinds.profile.lock().unwrap();
+                *kept = Some(newer.clone());
+            });
+        });
+        let cost = manager.opened().link(link).unwrap().cost.clone();
+        assert_eq!(Some(cost), newer.links()[0].curve());
     }
 }
