@@ -225,9 +225,9 @@ impl TransferManager {
             }
             kind.absent.get_or_init(|| {
                 OPENS.set(true);
-                let absent = self.open_kind(kind);
+                let absent = guarded(|| self.open_kind(kind));
                 OPENS.set(false);
-                absent
+                absent.unwrap_or_else(|fault| Vec::from([fault.to_string()]))
             });
             // The kinds are in the order of the ids, and the first id of a UUID is meant.
             if let Wanted::Place(place) = wanted
@@ -242,14 +242,10 @@ impl TransferManager {
 
     /// Opens a kind of device. Returns why it has no devices, or does not use some.
     fn open_kind(&self, kind: &Kind) -> Vec<String> {
-        let opened = guarded(kind.open);
         let Opened {
             backend,
             mut absent,
-        } = opened.unwrap_or_else(|fault| Opened {
-            backend: None,
-            absent: Vec::from([fault.to_string()]),
-        });
+        } = (kind.open)();
         let Some(backend) = backend else {
             return absent;
         };
@@ -366,5 +362,68 @@ impl TransferManager {
             let manager = Box::leak(Box::new(TransferManager::discover()?));
             Ok(*process.get_or_init(|| manager))
         })
+    }
+}
+
+#[cfg(all(test, threads, not(loom)))]
+mod tests {
+    use core::sync::atomic::{AtomicUsize, Ordering};
+    use std::{panic, thread};
+
+    use super::*;
+
+    static MANAGER: OnceLock<TransferManager> = OnceLock::new();
+    static LISTED: AtomicUsize = AtomicUsize::new(0);
+
+    /// What a hook or a destructor of the program does.
+    fn list() {
+        MANAGER.get().unwrap().devices();
+        LISTED.fetch_add(1, Ordering::Relaxed);
+    }
+
+    struct Lists;
+
+    impl Drop for Lists {
+        fn drop(&mut self) {
+            list();
+        }
+    }
+
+    #[test]
+    fn code_of_the_program_that_lists_devices_while_a_kind_opens_does_not_wait_for_itself() {
+        let kind = |id, open| Kind {
+            id,
+            backend: TypeId::of::<()>(),
+            has_uuids: false,
+            open,
+            absent: OnceLock::new(),
+        };
+        let mut builder = TransferManager::builder().host();
+        builder.kinds.all.push(kind(DeviceKind::CUDA, || {
+            let _lists = Lists;
+            panic!("it broke")
+        }));
+        // It opens after the other one, on the same thread.
+        builder.kinds.all.push(kind(DeviceKind::WGPU, || {
+            let _lists = Lists;
+            Opened {
+                backend: None,
+                absent: Vec::from(["it is gone".into()]),
+            }
+        }));
+        let manager = MANAGER.get_or_init(|| builder.build().unwrap());
+        let own = thread::current().id();
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |about| match thread::current().id() == own {
+            true => list(),
+            false => before(about),
+        }));
+        manager.devices();
+        let _ = panic::take_hook();
+        assert_eq!(LISTED.load(Ordering::Relaxed), 3);
+        let broke = manager.lacks(DeviceKind::CUDA).unwrap();
+        assert!(broke.contains("it broke"), "{broke}");
+        let gone = manager.lacks(DeviceKind::WGPU);
+        assert_eq!(gone.as_deref(), Some("it is gone"));
     }
 }

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
+use std::time::Duration;
 
 use transload::{
     Cancelled, Event, Instant, OnFailure, Request, Transfer, TransferError, TransferManager,
@@ -26,11 +27,8 @@ struct Chain {
 }
 
 impl Chain {
-    fn new(manager: &TransferManager) -> Chain {
+    fn new(manager: &TransferManager, request: &Request) -> Chain {
         let (first, last) = (manager.event(), manager.event());
-        let src = manager.adopt(vec![7u8; 64]).unwrap();
-        let dst = manager.adopt(vec![0u8; 64]).unwrap();
-        let request = Request::new(&src, &dst);
         let transfers = (0..LONG).map(|at| {
             manager.submit(&match at {
                 0 => request.clone().after(&first),
@@ -66,13 +64,19 @@ impl Wake for Keeper {
     }
 }
 
+/// More copies than a call makes that does not wait: it stops after the step in which it has made 512.
+const MOST: u64 = 1024;
+
 /// Calls `begin` on a chain while the manager's own thread is kept, and checks that the call leaves most of the chain.
-fn leaves_most(begin: fn(&mut Chain)) {
+fn leaves_most(begin: fn(&TransferManager, &mut Chain)) {
     within_limit("a long chain beside a thread that is kept", move || {
-        let manager = TransferManager::builder().host().build().unwrap();
+        // Each copy is over when it was submitted, so that a thread that goes on finds more to do.
+        let fixture = Fixture::advancing(&without_peers(1), Completion::AtOnce, 1 << 20);
+        let manager = &fixture.manager;
         let gate = manager.event();
-        let [src, dst] = [(); 2].map(|()| manager.adopt(vec![1u8; 64]).unwrap());
-        let mut polled = manager.submit(&Request::new(&src, &dst).after(&gate));
+        let [src, dst] = [(); 2].map(|()| fixture.empty("sim:0", 64));
+        let request = Request::new(&src, &dst);
+        let mut polled = manager.submit(&request.clone().after(&gate));
         let (is_called, called) = mpsc::channel();
         let (tell, told) = mpsc::channel();
         let told = Mutex::new(told);
@@ -84,10 +88,14 @@ fn leaves_most(begin: fn(&mut Chain)) {
         );
         gate.setter()();
         called.recv().unwrap();
-        let mut chain = Chain::new(&manager);
-        begin(&mut chain);
+        let mut chain = Chain::new(manager, &request);
+        manager.reset_stats();
+        begin(manager, &mut chain);
         // The thread that would go on is kept, so what is over now was made by the call.
-        assert!(!chain.last.is_set(), "the call made the whole chain");
+        let paths = manager.stats().paths;
+        let made: u64 = paths.iter().map(|path| path.total.transfers).sum();
+        assert!(made < MOST, "the call made {made} copies");
+        assert!(!chain.last.is_set());
         tell.send(()).unwrap();
         assert!(chain.wait() >= LONG - 1);
         polled.wait().unwrap();
@@ -96,12 +104,20 @@ fn leaves_most(begin: fn(&mut Chain)) {
 
 #[test]
 fn setting_an_event_leaves_a_long_chain_to_the_manager_s_own_thread() {
-    leaves_most(|chain| chain.first.set());
+    leaves_most(|_, chain| chain.first.set());
 }
 
 #[test]
 fn cancelling_the_head_of_a_long_chain_leaves_it_to_the_manager_s_own_thread() {
-    leaves_most(|chain| drop(chain.transfers.remove(0).cancel()));
+    leaves_most(|_, chain| drop(chain.transfers.remove(0).cancel()));
+}
+
+#[test]
+fn a_wait_until_nothing_is_under_way_leaves_a_long_chain_once_its_time_is_over() {
+    leaves_most(|manager, chain| {
+        chain.first.setter()();
+        assert!(!manager.wait_idle_timeout(Duration::ZERO));
+    });
 }
 
 #[test]
