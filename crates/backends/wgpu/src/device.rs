@@ -71,7 +71,7 @@ impl Wgpu {
     #[must_use]
     pub fn discover() -> Wgpu {
         // Before any driver is loaded, and again after the loaded ones: the process may end meanwhile.
-        exit::watch();
+        exit::watch(false);
         let Some(_inside) = Inside::enter() else {
             return Wgpu::with_devices([]);
         };
@@ -114,7 +114,7 @@ impl Wgpu {
         }
         let gpus: Vec<&Gpu> = queues.iter().map(Queue::gpu).collect();
         let inventory = inventory(&gpus);
-        exit::watch();
+        exit::watch(!queues.is_empty());
         Wgpu {
             queues,
             inventory,
@@ -359,6 +359,11 @@ fn open_all(interface: wgpu::Backends) -> Vec<(wgpu::Device, wgpu::Queue)> {
         return Vec::new();
     };
     let mut adapters = pollster::block_on(instance.enumerate_adapters(interface));
+    if adapters.is_empty() {
+        return Vec::new();
+    }
+    // Before devices start the drivers' threads.
+    exit::watch(true);
     adapters.sort_by_key(|adapter| is_software(&adapter.get_info()));
     let opened = adapters.iter().map(open_device);
     opened.filter_map(Result::ok).collect()

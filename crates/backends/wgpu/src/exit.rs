@@ -10,7 +10,8 @@
 //!
 //! A child of `fork` inherits the drivers' handlers, and not their threads. Mesa's handler joins its threads, and glibc
 //! gives their stacks, by which it knows them, to threads that the child starts: the handler then waits for one of those,
-//! which never ends. So in a child of a process that has loaded drivers this handler ends the process.
+//! which never ends. So in a child of a process that has loaded drivers this handler ends the process. Handlers that were
+//! registered later, as by the child, have run by then; glibc gives no way to leave out those of the drivers alone.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -120,9 +121,10 @@ impl<T: Owner> Guard for DriverObject<T> {
 }
 
 /// Registers the exit handler. The backend calls this for each set of devices, since their drivers may have been loaded
-/// after the last call. The handler then runs once per registration, and waits only the first time.
+/// after the last call. The handler then runs once per registration, and waits only the first time. `has_driver`: a driver
+/// was loaded.
 #[cfg(unix)]
-pub(crate) fn watch() {
+pub(crate) fn watch(has_driver: bool) {
     use std::ffi::c_int;
     use std::sync::{OnceLock, PoisonError};
     use std::time::{Duration, Instant};
@@ -159,14 +161,16 @@ pub(crate) fn watch() {
     }
     // Now, since the handler must not allocate it.
     DOORS.get_or_init(Door::default);
-    LOADED.get_or_init(Process::current);
+    if has_driver {
+        LOADED.get_or_init(Process::current);
+    }
 
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     unsafe extern "C" {
         /// `on_exit(3)`: as `atexit`, with the status and an argument.
         fn on_exit(handler: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
-        /// C23, 7.23.5.2.
-        fn fflush(stream: *mut c_void) -> c_int;
+        /// `fcloseall(3)`: writes what streams hold, as `exit` does, also those that other threads have locked.
+        fn fcloseall() -> c_int;
         /// POSIX.1-2008, System Interfaces, `_exit`.
         fn _exit(status: c_int) -> !;
     }
@@ -208,8 +212,8 @@ pub(crate) fn watch() {
     extern "C" fn with_status(status: c_int, _: *mut c_void) {
         at_exit();
         if LOADED.get().is_some_and(|process| !process.is_current()) {
-            // SAFETY: null stands for all streams.
-            let _ = unsafe { fflush(null_mut()) };
+            // SAFETY: the process ends, as in `exit`, which makes the same call.
+            let _ = unsafe { fcloseall() };
             // SAFETY: it ends the process, and no more.
             unsafe { _exit(status) }
         }
@@ -237,14 +241,24 @@ pub(crate) fn watch() {
 
 /// Windows ends all other threads before it runs destructors of libraries.
 #[cfg(not(unix))]
-pub(crate) fn watch() {}
+pub(crate) fn watch(_: bool) {}
 
 #[cfg(all(test, unix))]
 mod tests {
     use std::env;
     use std::ffi::c_int;
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    use std::ffi::{CString, c_char, c_void};
     use std::mem;
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    use std::os::unix::ffi::OsStrExt;
     use std::process::{self, Command};
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    use std::ptr::null_mut;
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    use std::sync::atomic::AtomicPtr;
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    use std::sync::mpsc;
 
     use transload_hal::Process;
 
@@ -260,6 +274,12 @@ mod tests {
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
         fn fork() -> c_int;
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        fn fopen(path: *const c_char, mode: *const c_char) -> *mut c_void;
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        fn fputs_unlocked(text: *const c_char, stream: *mut c_void) -> c_int;
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        fn flockfile(stream: *mut c_void);
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
         fn waitpid(process: c_int, status: *mut c_int, options: c_int) -> c_int;
     }
 
@@ -267,13 +287,17 @@ mod tests {
     fn code_of(test: &str) -> Option<i32> {
         let mut child = Command::new(env::current_exe().unwrap());
         child.args(["--exact", &format!("exit::tests::{test}"), "--nocapture"]);
-        child.env(CHILD, "1").status().unwrap().code()
+        child
+            .env(CHILD, process::id().to_string())
+            .status()
+            .unwrap()
+            .code()
     }
 
     #[test]
     fn work_that_never_ends_does_not_keep_the_process() {
         if env::var_os(CHILD).is_some() {
-            watch();
+            watch(true);
             mem::forget(Inside::enter());
             process::exit(3);
         }
@@ -284,11 +308,11 @@ mod tests {
     #[test]
     fn a_child_of_fork_waits_for_its_own_work_alone() {
         if env::var_os(CHILD).is_some() {
-            watch();
+            watch(true);
             mem::forget(Inside::enter());
             // As in a child from here on.
             Process::handle_fork();
-            watch();
+            watch(true);
             let inside = Inside::enter().unwrap();
             assert_eq!(inside.0.inside.load(Ordering::Relaxed), 1);
             thread::spawn(move || {
@@ -305,32 +329,86 @@ mod tests {
         assert_eq!(code, Some(4));
     }
 
+    /// Returns the exit code of a child of `fork` that calls `exit(5)` after `before`.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    fn code_of_fork(before: impl FnOnce()) -> c_int {
+        // SAFETY: the child only does what `before` does, and ends.
+        let child = unsafe { fork() };
+        if child == 0 {
+            Process::handle_fork();
+            before();
+            process::exit(5);
+        }
+        let mut status = 0;
+        // SAFETY: the status is written while the call lasts.
+        assert_eq!(unsafe { waitpid(child, &raw mut status, 0) }, child);
+        status >> 8
+    }
+
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[test]
-    fn a_child_of_fork_ends_before_the_handlers_of_its_parents_drivers() {
+    fn a_child_of_fork_ends_before_the_handlers_of_its_parents_drivers_and_after_its_own() {
         /// As Mesa's, which joins a thread that never ends.
         extern "C" fn hang() {
             loop {
                 thread::park();
             }
         }
+        static STREAM: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+        extern "C" fn write() {
+            // SAFETY: the stream is open. Only the thread that ends the process writes to it.
+            unsafe { fputs_unlocked(c"told".as_ptr(), STREAM.load(Ordering::Relaxed)) };
+        }
+        let of = env::var(CHILD).unwrap_or(process::id().to_string());
+        let file = env::temp_dir().join(format!("transload-exit-{of}"));
         if env::var_os(CHILD).is_some() {
             // SAFETY: the handler does not unwind.
             assert_eq!(unsafe { atexit(hang) }, 0);
-            watch();
-            // SAFETY: the child only ends.
-            let child = unsafe { fork() };
-            if child == 0 {
-                Process::handle_fork();
-                process::exit(5);
-            }
-            let mut status = 0;
-            // SAFETY: the status is written while the call lasts.
-            assert_eq!(unsafe { waitpid(child, &raw mut status, 0) }, child);
+            watch(true);
+            let code = code_of_fork(|| {
+                let path = CString::new(file.as_os_str().as_bytes()).unwrap();
+                // SAFETY: both are strings that end with a zero.
+                let stream = unsafe { fopen(path.as_ptr(), c"w".as_ptr()) };
+                STREAM.store(stream, Ordering::Relaxed);
+                // SAFETY: the handler does not unwind.
+                assert_eq!(unsafe { atexit(write) }, 0);
+                // As a thread that reads from a stream, it has the lock to the end.
+                let (tell, told) = mpsc::channel();
+                thread::spawn(move || {
+                    // SAFETY: the stream stays open.
+                    unsafe { flockfile(STREAM.load(Ordering::Relaxed)) };
+                    tell.send(()).unwrap();
+                    hang();
+                });
+                told.recv().unwrap();
+            });
             // SAFETY: it ends the process, and no more.
-            unsafe { _exit(status >> 8) };
+            unsafe { _exit(code) };
         }
-        let code = code_of("a_child_of_fork_ends_before_the_handlers_of_its_parents_drivers");
+        let code = code_of(
+            "a_child_of_fork_ends_before_the_handlers_of_its_parents_drivers_and_after_its_own",
+        );
         assert_eq!(code, Some(5));
+        assert_eq!(std::fs::read(&file).unwrap(), b"told");
+        std::fs::remove_file(file).unwrap();
+    }
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn a_child_of_a_process_without_drivers_runs_all_handlers() {
+        extern "C" fn end() {
+            // SAFETY: it ends the process, and no more.
+            unsafe { _exit(6) };
+        }
+        if env::var_os(CHILD).is_some() {
+            // SAFETY: the handler does not unwind.
+            assert_eq!(unsafe { atexit(end) }, 0);
+            watch(false);
+            let code = code_of_fork(|| ());
+            // SAFETY: it ends the process, and no more.
+            unsafe { _exit(code) };
+        }
+        let code = code_of("a_child_of_a_process_without_drivers_runs_all_handlers");
+        assert_eq!(code, Some(6));
     }
 }

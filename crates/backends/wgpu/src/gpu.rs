@@ -216,7 +216,7 @@ impl Gpu {
         let shifter = self.catching(|| DriverObject::new(Shifter::new(&self.device)))?;
         let shifter = Arc::new(shifter);
         // A driver may load its compiler for the first shader.
-        exit::watch();
+        exit::watch(true);
         *kept = Some(Arc::clone(&shifter));
         Ok(shifter)
     }
