@@ -73,12 +73,18 @@ impl EventState {
 
     /// Returns whether the transfer has to wait; if so, it is woken when the event is set. Where there is no room for
     /// another transfer, those that wait no longer, as `waits` says, are removed.
-    pub(crate) fn subscribe(&self, id: TransferId, waits: impl Fn(TransferId) -> bool) -> bool {
+    pub(crate) fn subscribe(
+        &self,
+        id: TransferId,
+        mut waits: impl FnMut(TransferId) -> bool,
+    ) -> bool {
         self.inner.with(|inner| {
             let waiting = &mut inner.waiting;
             if !inner.set && waiting.len() == waiting.capacity() {
                 waiting.retain(|id| waits(*id));
                 waiting.shrink_to(2 * waiting.len());
+                // So many more come before the next look at all of them.
+                waiting.reserve(waiting.len());
             }
             if !inner.set {
                 waiting.push(id);
@@ -102,5 +108,31 @@ impl EventState {
     /// Returns whether the event was set. False in a child of `fork`.
     pub(crate) fn is_set(&self) -> bool {
         !self.is_forked() && self.inner.with(|inner| inner.set)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::types::Index;
+    use super::*;
+
+    #[test]
+    fn transfers_that_come_and_go_beside_many_that_wait_for_an_event_are_looked_at_a_few_times_each()
+     {
+        let event = EventState::new(1, Process::current());
+        let (mut looks, count) = (0, 1 << 14);
+        for position in 0..2 * count {
+            let id = TransferId {
+                index: Index::of(position),
+                generation: 0,
+            };
+            // One less than there is room for goes on to wait.
+            let waits = |id: TransferId| {
+                looks += 1;
+                id.index.position() < count - 1
+            };
+            assert!(event.subscribe(id, waits));
+        }
+        assert!(looks <= 4 * count, "{looks} looks");
     }
 }
