@@ -20,8 +20,8 @@ use transload::{Buffer, ErrorClass, MemoryId, OpenError, TransferManager};
 use crate::mark::Mark;
 use crate::{Format, Header, HeaderError, TensorInfo, Value};
 
-pub(crate) use index::listed;
-pub(crate) use split::parts_of as parts;
+pub(crate) use index::{List, listed};
+pub(crate) use split::part_of;
 
 /// The files of a model, open, and what their headers say.
 ///
@@ -189,6 +189,12 @@ fn dangling(path: &Path) -> Option<ModelError> {
         path: link.to_owned(),
         target: link.read_link().ok()?,
     })
+}
+
+/// Returns the save that a file on the disk is of; `None` where its header names none, or is not right.
+pub(crate) fn mark_of(path: &Path) -> Option<Mark> {
+    let (_, header) = Disk.open(path).ok()?;
+    Mark::read(&header.metadata)
 }
 
 /// Why a path is no model.
@@ -411,7 +417,7 @@ impl Model {
     pub fn open(path: impl AsRef<Path>) -> Result<Model, ModelError> {
         let path = path.as_ref();
         if path.is_dir() {
-            return folder::open(path);
+            return folder::open(&Disk, path);
         }
         Model::open_file(&Disk, path)
     }

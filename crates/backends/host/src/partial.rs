@@ -2,7 +2,7 @@
 //!
 //! Such a file is written as `.transload-WRITER-RANDOM.partial` in the folder of its place. The name says which machine,
 //! boot and process write it. Creating a partial file removes those in the folder whose process has ended: killed processes
-//! left them. Files of other machines and of processes that may be alive stay.
+//! left them. Files of other machines and of processes that may be alive stay, and lists of files ([`left_lists`]).
 
 pub mod steps;
 mod writer;
@@ -50,6 +50,10 @@ impl Partial {
     /// # Errors
     /// As [`Partial::beside`].
     pub fn instead_of(path: &Path, older: Option<&Path>) -> io::Result<Partial> {
+        Partial::make(path, older, END)
+    }
+
+    fn make(path: &Path, older: Option<&Path>, end: &str) -> io::Result<Partial> {
         // The system looks first. It refuses circles, and links that it protects users from (`protected_symlinks`).
         let (target, replaced) = match fs::metadata(path) {
             Ok(found) => {
@@ -64,15 +68,15 @@ impl Partial {
             Err(error) => return Err(error),
         };
         let writer = Writer::this();
-        if let Some(writer) = &writer {
-            remove_stale(folder(&target), writer);
+        for path in stale(folder(&target), writer).filter(|path| !is_list(path)) {
+            let _ = fs::remove_file(path);
         }
         let private = replaced.is_some().then_some(0o600);
-        let mut file = create_in(folder(&target), writer, private)?;
+        let mut file = create_in(folder(&target), writer, private, end)?;
         if let Some((_, replaced)) = &replaced
             && let Some(mode) = mode_for_ever(file.as_file(), replaced)?
         {
-            file = create_in(folder(&target), writer, Some(mode))?;
+            file = create_in(folder(&target), writer, Some(mode), end)?;
         }
         Ok(Partial {
             file,
@@ -83,7 +87,8 @@ impl Partial {
     }
 
     /// Makes an empty file in the folder of `path`, to replace what has that name, a link itself and not the file behind it.
-    /// It takes over the owner, the group and the permission bits of `older`.
+    /// It takes over the owner, the group and the permission bits of `older`. It is for a list of other files, and is one of
+    /// the [`left_lists`] where the process ends early.
     ///
     /// # Errors
     /// As [`Partial::beside`].
@@ -92,7 +97,7 @@ impl Partial {
             NotRegular::check(&found)?;
         }
         // Nothing has this name.
-        let mut partial = Partial::instead_of(&aside(folder(path)), older)?;
+        let mut partial = Partial::make(&aside(path), older, LIST_END)?;
         partial.target = path.to_owned();
         Ok(partial)
     }
@@ -273,10 +278,21 @@ fn has_room(file: &File, len_bytes: u64) -> bool {
     true
 }
 
-/// Returns a path in the folder for a file that is put aside, named as this process's partial files are.
-pub fn aside(folder: &Path) -> PathBuf {
+/// Returns a path beside a file where it is put aside, named as this process's partial files are. A `.json` is a list of other
+/// files, and is one of the [`left_lists`] where the process ends early.
+pub fn aside(path: &Path) -> PathBuf {
     let random = RandomState::new().build_hasher().finish();
-    folder.join(format!("{}{random:016x}{END}", prefix(Writer::this())))
+    let end = match path.extension().is_some_and(|of| of == "json") {
+        true => LIST_END,
+        false => END,
+    };
+    folder(path).join(format!("{}{random:016x}{end}", prefix(Writer::this())))
+}
+
+/// Returns the lists of files that processes left in a folder when they ended early: [`Partial::over`] and [`aside`] made
+/// them. They tell the writer's successor which other files are left; it removes these, and then the list.
+pub fn left_lists(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    stale(folder, Writer::this()).filter(|path| is_list(path))
 }
 
 /// The folder of the file that a path leads to.
@@ -422,6 +438,7 @@ fn create_in(
     folder: &Path,
     writer: Option<Writer>,
     mode: Option<u32>,
+    end: &str,
 ) -> io::Result<NamedTempFile> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true);
@@ -433,7 +450,7 @@ fn create_in(
     }
     let prefix = prefix(writer);
     let mut builder = tempfile::Builder::new();
-    builder.prefix(&prefix).suffix(END);
+    builder.prefix(&prefix).suffix(end);
     // The errors of `tempfile_in` name the temporary file, which the user does not know.
     builder.make_in(folder, |path| {
         // Under another name first: where the file system does not rename files, that is known before any work is done.
@@ -466,20 +483,23 @@ fn create_in(
 const NO_RENAME: &str = "its file system does not rename files, and a file that is written in place would be there half when \
                          the process ends; write the file to another file system, and copy it from there";
 
-/// Removes what ended processes left in a folder. What cannot be looked at stays: it takes room and does no other harm.
-fn remove_stale(folder: &Path, this: &Writer) {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        let Some(writer) = writer_of(&entry.file_name()) else {
-            continue;
-        };
-        let found = entry.metadata().ok().filter(Metadata::is_file);
-        if found.is_some_and(|found| writer.has_ended(this, found.modified().ok())) {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
+/// Returns the files and links that ended processes left in a folder. What cannot be looked at is left out: it takes room and
+/// does no other harm.
+fn stale(folder: &Path, this: Option<Writer>) -> impl Iterator<Item = PathBuf> {
+    let entries = this.and_then(|this| Some((this, fs::read_dir(folder).ok()?)));
+    entries.into_iter().flat_map(|(this, entries)| {
+        entries.flatten().filter_map(move |entry| {
+            let writer = writer_of(&entry.file_name())?;
+            let found = entry.metadata().ok().filter(|found| !found.is_dir())?;
+            let has_ended = writer.has_ended(&this, found.modified().ok());
+            has_ended.then(|| entry.path())
+        })
+    })
+}
+
+fn is_list(path: &Path) -> bool {
+    let path = path.as_os_str().as_encoded_bytes();
+    path.ends_with(LIST_END.as_bytes())
 }
 
 /// Returns the process that the name of a partial file says.
@@ -501,6 +521,8 @@ fn prefix(writer: Option<Writer>) -> String {
 
 const BEGIN: &str = ".transload-";
 const END: &str = ".partial";
+/// Of a list of other files.
+const LIST_END: &str = ".list.partial";
 
 #[cfg(test)]
 mod tests {
@@ -549,6 +571,9 @@ mod tests {
             format!("transload-{ended}-abcdef.partial"),
             // Of another machine; locks of this one say nothing of it.
             format!(".transload-0123456789abcdef-{another}-abcdef.partial"),
+            format!(".transload-0123456789abcdef-{another}-abcdef.list.partial"),
+            // It tells what else is left.
+            format!(".transload-{ended}-abcdef.list.partial"),
         ];
         for end in ["abcdef.partial", "abcdef.0.partial"] {
             let name = format!(".transload-{ended}-{end}");
@@ -560,6 +585,8 @@ mod tests {
         Partial::write(&path, b"whole").unwrap().place().unwrap();
         live.place().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"live");
+        let lists: Vec<PathBuf> = left_lists(folder.path()).collect();
+        assert_eq!(lists, [folder.path().join(others.last().unwrap())]);
         let mut left = others.to_vec();
         left.push("file".into());
         left.sort_unstable();
@@ -604,7 +631,7 @@ mod tests {
             false => fs::write(path, b"another's"),
             true => Ok(()),
         };
-        let file = steps::watched(takes, || create_in(base.path(), None, None)).unwrap();
+        let file = steps::watched(takes, || create_in(base.path(), None, None, END)).unwrap();
         let names = names(base.path());
         let own = file.path().file_name().unwrap().to_str().unwrap();
         let others: Vec<_> = names.iter().filter(|name| *name != own).collect();

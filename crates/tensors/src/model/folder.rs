@@ -5,8 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::split::part_of;
-use super::{Disk, Files, Model, ModelError, index};
-use crate::mark::Mark;
+use super::{Files, Model, ModelError, index, mark_of};
 
 /// The list of shards and the only shard, as the hub and `transformers` name them.
 const INDEX: &str = "model.safetensors.index.json";
@@ -14,17 +13,17 @@ const SINGLE: &str = "model.safetensors";
 const SAFETENSORS: &str = ".safetensors";
 
 /// Opens the model in a folder.
-pub(super) fn open(folder: &Path) -> Result<Model, ModelError> {
+pub(super) fn open(from: &dyn Files, folder: &Path) -> Result<Model, ModelError> {
     if let Some(snapshot) = snapshot(folder) {
-        return open(&snapshot);
+        return open(from, &snapshot);
     }
     for name in [INDEX, SINGLE] {
         let path = folder.join(name);
         // A link that leads nowhere is told of.
         if path.exists() || path.is_symlink() {
             return match name {
-                INDEX => index::open(&Disk, &path),
-                _ => Model::of_files(&Disk, &[path])?.indexed(),
+                INDEX => index::open(from, &path),
+                _ => Model::of_files(from, &[path])?.indexed(),
             };
         }
     }
@@ -53,7 +52,8 @@ pub(super) fn open(folder: &Path) -> Result<Model, ModelError> {
         // A save of several files that ended early has left some without their list, or the older ones beside a new file.
         let is_left = |(model, name): (&(&str, Option<u32>, &str), &&String)| match *model {
             (stem, Some(_), SAFETENSORS) => {
-                models.contains_key(&(stem, None, "")) || is_marked(&folder.join(name.as_str()))
+                models.contains_key(&(stem, None, ""))
+                    || mark_of(&folder.join(name.as_str())).is_some()
             }
             _ => false,
         };
@@ -64,7 +64,7 @@ pub(super) fn open(folder: &Path) -> Result<Model, ModelError> {
         }
     }
     match first[..] {
-        [only] => Model::open_file(&Disk, &folder.join(only)),
+        [only] => Model::open_file(from, &folder.join(only)),
         [] => Err(ModelError::NoModel {
             path: folder.to_owned(),
             is_pickled: { ["bin", "pt", "pth", "ckpt"].iter() }
@@ -75,12 +75,6 @@ pub(super) fn open(folder: &Path) -> Result<Model, ModelError> {
             names: first.into_iter().cloned().collect(),
         }),
     }
-}
-
-/// Whether the file is one of several of a save.
-fn is_marked(path: &Path) -> bool {
-    let header = Disk.open(path);
-    header.is_ok_and(|(_, header)| Mark::read(&header.metadata).is_some())
 }
 
 /// Returns the snapshot of a hub's folder: the one that `refs/main` names, else the only one.

@@ -112,15 +112,33 @@ fn of_list(files: &dyn Files, path: &Path, bytes: &[u8]) -> Result<Model, ModelE
     }
 }
 
-/// Returns the names of the files of a list on the disk; none where it is missing or no list.
+/// What a list on the disk says; nothing where it is missing or no list.
+#[derive(Default)]
+pub(crate) struct List {
+    /// The save whose files it names.
+    pub(crate) save: Option<String>,
+    /// The names of the files.
+    pub(crate) names: BTreeSet<String>,
+}
+
+impl List {
+    pub(crate) fn read(path: &Path) -> List {
+        let index = read_regular(path, MOST_BYTES).ok();
+        let index = index.and_then(|bytes| serde_json::from_slice::<Index>(&bytes).ok());
+        let Some(index) = index else {
+            return List::default();
+        };
+        let names = index.weight_map.0.into_iter().map(|(_, shard)| shard);
+        List {
+            save: index.metadata.save,
+            names: names.filter(|shard| is_plain(shard)).collect(),
+        }
+    }
+}
+
+/// Returns the names of the files of a list.
 pub(crate) fn listed(path: &Path) -> BTreeSet<String> {
-    let index = read_regular(path, MOST_BYTES).ok();
-    let index = index.and_then(|bytes| serde_json::from_slice::<Index>(&bytes).ok());
-    let pairs = index.into_iter().flat_map(|index| index.weight_map.0);
-    pairs
-        .map(|(_, shard)| shard)
-        .filter(|shard| is_plain(shard))
-        .collect()
+    List::read(path).names
 }
 
 /// Whether the name leads to no other folder, on any system.

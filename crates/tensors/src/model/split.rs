@@ -7,10 +7,10 @@ use super::{Files, Model, ModelError, index};
 use crate::{Header, Value};
 
 /// A part of a model, by its name.
-pub(super) struct Part<'a> {
+pub(crate) struct Part<'a> {
     /// The name before the numbers.
-    pub(super) stem: &'a str,
-    pub(super) count: u32,
+    pub(crate) stem: &'a str,
+    pub(crate) count: u32,
     pub(super) ending: &'static str,
     /// How many figures its own number has, and the number of parts.
     figures: (usize, usize),
@@ -19,7 +19,7 @@ pub(super) struct Part<'a> {
 const SAFETENSORS: &str = ".safetensors";
 
 /// Returns what the name says, if it is one of a part.
-pub(super) fn part_of(name: &str) -> Option<Part<'_>> {
+pub(crate) fn part_of(name: &str) -> Option<Part<'_>> {
     let mut endings = [".gguf", SAFETENSORS].into_iter();
     let (rest, ending) = endings.find_map(|of| Some((name.strip_suffix(of)?, of)))?;
     let (rest, count) = rest.rsplit_once("-of-")?;
@@ -32,11 +32,6 @@ pub(super) fn part_of(name: &str) -> Option<Part<'_>> {
         ending,
         figures,
     })
-}
-
-/// Returns of how many parts of a model the file is one, by its name.
-pub(crate) fn parts_of(name: &str) -> Option<u32> {
-    part_of(name).map(|part| part.count)
 }
 
 /// Writers use five figures, or as few as there are.

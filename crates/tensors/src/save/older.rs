@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use transload::host::partial::folder;
+use transload::host::partial::{folder, left_lists, steps};
 
-use crate::model::listed;
+use crate::model::{List, listed, mark_of};
 
 /// A file or a link, as it was when a save looked. Another one at its path is another save's.
 #[derive(PartialEq, Eq, Debug)]
@@ -63,11 +63,50 @@ impl Older {
     }
 }
 
-/// Returns the other lists in the folder of a list.
-pub(super) fn others(list: &Path) -> impl Iterator<Item = PathBuf> {
+/// Removes the shards that earlier saves of the name left when their processes ended. Each has left its list, too: the new one,
+/// which was made before the first shard had its place, or the older one, put aside. A shard's own header names its save.
+pub(super) fn remove_left(list: &Path, is_shard: impl Fn(&str, &str) -> bool) {
+    for left in left_lists(folder(list)) {
+        let List { save, mut names } = List::read(&left);
+        // What another program wrote says nothing of a save, and stays.
+        if let Some(save) = save {
+            names.retain(|name| is_shard(&save, name));
+            // Of a save of another name, all files may be there, and open without their list.
+            if names.is_empty() {
+                continue;
+            }
+            for other in lists(list) {
+                names = &names - &listed(&other);
+            }
+            names.retain(|name| {
+                let path = list.with_file_name(name);
+                let is_file = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
+                let is_left = is_file && mark_of(&path).is_some_and(|mark| mark.save == save);
+                is_left && steps::remove(&path).is_err()
+            });
+        } else {
+            names.clear();
+        }
+        // As long as one is there, so is what tells of it.
+        if names.is_empty() {
+            let _ = steps::remove(&left);
+        }
+    }
+}
+
+/// Returns the lists in the folder of a list, those of variants too, `model.safetensors.index.fp16.json`.
+fn lists(list: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(folder(list)).into_iter().flatten().flatten();
     entries
-        .filter(|entry| entry.file_name().to_string_lossy().ends_with(".index.json"))
+        .filter(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            name.contains(".index.") && name.ends_with(".json")
+        })
         .map(|entry| entry.path())
-        .filter(|other| other.file_name() != list.file_name())
+}
+
+/// Returns the other lists in the folder of a list.
+pub(super) fn others(list: &Path) -> impl Iterator<Item = PathBuf> {
+    lists(list).filter(|other| other.file_name() != list.file_name())
 }

@@ -18,6 +18,9 @@ use super::older::Seen;
 #[derive(Debug, Default)]
 pub(super) struct Placing {
     taken: Vec<Taken>,
+    /// The list of the files, before its own step. It is in the folder longer than any file that no other list names, so that a
+    /// later save finds these if the process ends.
+    list: Option<Partial>,
     /// The step since which readers find the new model, by its number.
     shown: Option<usize>,
 }
@@ -33,34 +36,33 @@ enum Taken {
 }
 
 impl Placing {
-    /// Places a file at a name that nothing has: at `path`, or if another process was faster, at `other`.
+    /// Has the list that names the files before they are added. It replaces an earlier one.
+    pub(super) fn announce(&mut self, list: Partial) {
+        self.list = Some(list);
+    }
+
+    /// Places the list over what is there.
+    pub(super) fn replace_list(&mut self) -> Result<(), StepError> {
+        self.list.take().map_or(Ok(()), |list| self.replace(list))
+    }
+
+    /// Places a file at a name that nothing has. Returns the file if another process was faster.
     pub(super) fn add(
         &mut self,
         partial: Partial,
-        path: PathBuf,
-        other: PathBuf,
-    ) -> Result<PathBuf, StepError> {
-        let path = match partial.place_free(&path)? {
-            None => path,
-            Some(partial) => match partial.place_free(&other)? {
-                None => other,
-                Some(_) => {
-                    return Err(StepError {
-                        step: steps::Step::Rename,
-                        path: other,
-                        source: ErrorKind::AlreadyExists.into(),
-                    });
-                }
-            },
-        };
-        self.taken.push(Taken::New(path.clone()));
-        Ok(path)
+        path: &Path,
+    ) -> Result<Option<Partial>, StepError> {
+        let back = partial.place_free(path)?;
+        if back.is_none() {
+            self.taken.push(Taken::New(path.to_owned()));
+        }
+        Ok(back)
     }
 
     /// Places a file over what is there. It is on the disk then.
     pub(super) fn replace(&mut self, partial: Partial) -> Result<(), StepError> {
         let path = partial.target().to_owned();
-        let aside = aside(folder(&path));
+        let aside = aside(&path);
         let was_there = is_there(&path);
         // The older file keeps another name until nothing can fail any more.
         let is_kept = was_there && steps::link(&path, &aside)?;
@@ -88,7 +90,7 @@ impl Placing {
         if !(path.is_file() || path.is_symlink()) || Seen::at(path).as_ref() != seen {
             return Ok(());
         }
-        let aside = aside(folder(path));
+        let aside = aside(path);
         match steps::rename(path, &aside) {
             // Another save took it away.
             Err(error) if error.source.kind() == ErrorKind::NotFound => return Ok(()),

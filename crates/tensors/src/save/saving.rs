@@ -7,15 +7,16 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use transload::host::HostFile;
-use transload::host::partial::{Partial, folder, steps};
+use transload::host::partial::steps::{self, Step, StepError};
+use transload::host::partial::{Partial, folder};
 use transload::{Canceller, OnFailure, OpenError, Request, Transfer, TransferManager};
 
 use super::layout::Content;
-use super::older::{Older, Seen, others};
+use super::older::{Older, Seen, others, remove_left};
 use super::placing::Placing;
 use super::{Left, SaveError};
 use crate::mark::Mark;
-use crate::model::{listed, parts};
+use crate::model::{listed, part_of};
 
 /// A save under way. Dropped before [`Saving::wait`], it is cancelled, and its files are removed.
 #[derive(Debug)]
@@ -206,6 +207,9 @@ impl Saving {
             Ok(paths) => {
                 let is_older = |path: &PathBuf| !paths.contains(path) && *path != self.single;
                 placing.finish(self.older.files.into_iter().filter(is_older));
+                if let (Some(list), Ok(stem)) = (list_of(&self.single), stem(&self.single)) {
+                    remove_left(&list, |save, name| is_shard(stem, save, name));
+                }
                 Ok(paths)
             }
             Err(mut error) => {
@@ -240,29 +244,38 @@ impl Saving {
             }
             return Ok(vec![self.single.clone()]);
         };
-        let mut paths = Vec::with_capacity(files.len() + 1);
-        let mut weights = BTreeMap::new();
-        for (number, shard) in (1..).zip(files) {
-            let path = placing.add(shard.partial, shard.path, names.marked(number))?;
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            weights.extend({ shard.tensors.into_iter() }.map(|of| (of, name.to_string())));
-            paths.push(path);
+        let mut paths: Vec<PathBuf> = files.iter().map(|shard| shard.path.clone()).collect();
+        let (partials, tensors): (Vec<_>, Vec<_>) = {
+            files
+                .into_iter()
+                .map(|shard| (shard.partial, shard.tensors))
         }
-        steps::sync_folder(folder(&names.list))?;
-        let list = names.list(weights)?;
-        let failed = |source| SaveError::Step {
-            step: "write".into(),
-            path: names.list.clone(),
-            source,
-            left: Left::Older,
-        };
+        .unzip();
         // A link there is this folder's, and the list behind it another one's.
         let like = [&names.list, &self.single];
         let like = like.into_iter().find(|path| path.is_file());
-        let mut partial = Partial::over(&names.list, like.map(PathBuf::as_path)).map_err(failed)?;
-        partial.file().write_all(&list).map_err(failed)?;
-        partial.sync()?;
-        placing.replace(partial)?;
+        let list =
+            |paths: &[PathBuf]| names.write_list(paths, &tensors, like.map(PathBuf::as_path));
+        placing.announce(list(&paths)?);
+        for (at, shard) in partials.into_iter().enumerate() {
+            let Some(shard) = placing.add(shard, &paths[at])? else {
+                continue;
+            };
+            // Another save was faster.
+            paths[at] = names.marked(at as u64 + 1);
+            placing.announce(list(&paths)?);
+            if placing.add(shard, &paths[at])?.is_some() {
+                return Err(SaveError::from(StepError {
+                    step: Step::Rename,
+                    path: paths[at].clone(),
+                    source: ErrorKind::AlreadyExists.into(),
+                }));
+            }
+        }
+        steps::sync_folder(folder(&names.list))?;
+        // Another save may have ended while the shards went to their places: this one replaces it, too.
+        self.older.files = Older::find(&names.list).files;
+        placing.replace_list()?;
         placing.take_away(&self.single, self.older.other.as_ref())?;
         paths.push(names.list.clone());
         Ok(paths)
@@ -282,7 +295,10 @@ fn replaced(path: &Path, is_sharded: bool) -> Result<Older, SaveError> {
         Err(SaveError::Hidden { older })
     };
     if let Some(name) = path.file_name().and_then(|name| name.to_str()) {
-        if let Some(count) = parts(name).filter(|count| *count > 1) {
+        if let Some(count) = part_of(name)
+            .map(|part| part.count)
+            .filter(|count| *count > 1)
+        {
             let told = format!(
                 "by its name it is one of {count} files of a model, and readers look for the others; save under another name"
             );
@@ -340,10 +356,10 @@ impl Names {
     /// Returns the usual names of the shards, or where a list or one of them is there, names of this save: a
     /// reader may still have the list of a save before the last one, and would find other tensors under its names.
     fn shards(&self) -> Vec<PathBuf> {
-        let is_free = |path: &PathBuf| fs::symlink_metadata(path).is_err();
+        let is_free = |path: &Path| fs::symlink_metadata(path).is_err();
         let numbers = 1..=self.mark.files;
         let plain: Vec<PathBuf> = numbers.clone().map(|number| self.plain(number)).collect();
-        match is_free(&self.list) && plain.iter().all(is_free) {
+        match is_free(&self.list) && plain.iter().all(|path| is_free(path)) {
             true => plain,
             false => numbers.map(|number| self.marked(number)).collect(),
         }
@@ -356,11 +372,35 @@ impl Names {
     }
 
     fn marked(&self, number: u64) -> PathBuf {
-        let Names { stem, mark, .. } = self;
-        let Mark { save, files, .. } = mark;
-        let save = &save[..8];
-        let name = format!("{stem}-{save}-{number:05}-of-{files:05}.safetensors");
+        let files = self.mark.files;
+        let stem = marked_stem(&self.stem, &self.mark.save);
+        let name = format!("{stem}-{number:05}-of-{files:05}.safetensors");
         self.list.with_file_name(name)
+    }
+
+    /// Writes the list beside its place, and to the disk.
+    fn write_list(
+        &self,
+        shards: &[PathBuf],
+        tensors: &[Vec<String>],
+        like: Option<&Path>,
+    ) -> Result<Partial, SaveError> {
+        let mut weights = BTreeMap::new();
+        for (path, tensors) in shards.iter().zip(tensors) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            weights.extend(tensors.iter().map(|of| (of.clone(), name.to_string())));
+        }
+        let list = self.list(weights)?;
+        let failed = |source| SaveError::Step {
+            step: "write".into(),
+            path: self.list.clone(),
+            source,
+            left: Left::Older,
+        };
+        let mut partial = Partial::over(&self.list, like).map_err(failed)?;
+        partial.file().write_all(&list).map_err(failed)?;
+        partial.sync()?;
+        Ok(partial)
     }
 
     /// Returns the content of the list.
@@ -377,6 +417,16 @@ impl Names {
             reason: error.to_string(),
         })
     }
+}
+
+/// The first letters of a save tell its shards from those of others.
+fn marked_stem(stem: &str, save: &str) -> String {
+    format!("{stem}-{}", save.get(..8).unwrap_or(save))
+}
+
+/// Whether a save of that stem gives its shards such names.
+fn is_shard(stem: &str, save: &str, name: &str) -> bool {
+    part_of(name).is_some_and(|part| part.stem == stem || part.stem == marked_stem(stem, save))
 }
 
 /// Returns the name without its ending.

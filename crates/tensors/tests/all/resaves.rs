@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use safetensors::SafeTensors;
+use transload_tensors::transload::host::partial;
 use transload_tensors::transload::host::partial::steps::{Step, watched};
 use transload_tensors::transload::{AllocSpec, DeviceId, TransferManager};
 use transload_tensors::{DType, Model, ModelError, Save, SaveError, Tensor};
@@ -133,8 +134,8 @@ enum Older {
     Nothing,
     /// So many files of this library.
     Ours(usize),
-    /// The same, over an older one: the usual names were taken.
-    OursAgain(usize),
+    /// The same, over older ones of so many files.
+    OursOver(usize, &'static [usize]),
     Theirs(usize),
     TheirsWithoutList(usize),
 }
@@ -153,7 +154,9 @@ fn pairs() -> Vec<(Older, usize, &'static str)> {
     for new in [1, 2] {
         for older in [
             Older::Nothing,
-            Older::OursAgain(2),
+            Older::OursOver(2, &[2]),
+            Older::OursOver(1, &[2]),
+            Older::OursOver(2, &[2, 1]),
             Older::Theirs(2),
             Older::TheirsWithoutList(2),
         ] {
@@ -170,8 +173,8 @@ impl Older {
         match self {
             Older::Nothing => {}
             Older::Ours(files) => save(files, OLD),
-            Older::OursAgain(files) => {
-                save(files, 0);
+            Older::OursOver(files, older) => {
+                older.iter().for_each(|files| save(*files, 0));
                 save(files, OLD);
             }
             Older::Theirs(files) => theirs(folder, stem, files, OLD, true),
@@ -287,17 +290,117 @@ fn a_save_that_is_killed_at_any_step_leaves_the_older_model_or_the_new_one() {
             let told = format!("{files} over {older:?} of {stem}, killed at {number}: {step:?}");
             older.check(&folder.path(""), stem, &[NEW], &told);
             // And the next save goes on from there, and removes what this one left.
-            save_to(&manager, files, 3, &path).unwrap();
+            let saved = save_to(&manager, files, 3, &path).unwrap();
             assert_eq!(ours(&folder.path("")), Ok(3), "{told}");
-            if cfg!(target_os = "linux") {
-                let left = names(&folder.path(""));
-                let is_partial = |name: &String| name.ends_with(".partial");
-                assert!(!left.iter().any(is_partial), "{told}: {left:?}");
-            }
+            let left = others(&folder, &saved).into_iter();
+            // Files of another program's, which say nothing of a save, stay once their list is gone.
+            let before = names(&template.0.path(""));
+            let is_theirs = matches!(older, Older::Theirs(_) | Older::TheirsWithoutList(_));
+            let left: Vec<String> = left
+                .filter(|name| !(is_theirs && before.contains(name)))
+                .collect();
+            assert!(left.is_empty() || !REMOVES, "{told}: {left:?}");
             cells += 1;
         }
     }
     println!("{cells} cells of {} pairs", pairs().len());
+}
+
+/// Whether this system tells which processes have ended.
+const REMOVES: bool = cfg!(target_os = "linux");
+
+/// Returns the names in the folder that are not of the save.
+fn others(folder: &Folder, saved: &[PathBuf]) -> Vec<String> {
+    let mut names = names(&folder.path(""));
+    names.retain(|name| !saved.contains(&folder.path(name)));
+    names
+}
+
+#[test]
+fn saves_that_are_killed_one_after_the_other_leave_nothing_after_the_next_one_of_their_name() {
+    if let Ok(cell) = std::env::var(CELL) {
+        return killed(&cell);
+    }
+    let manager = manager();
+    let folder = Folder::in_memory();
+    let kill = |stem: &str, files, number| {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args([
+            "resaves::saves_that_are_killed_one_after_the_other_leave_nothing_after_the_next_one_of_their_name",
+            "--exact",
+        ]);
+        let path = folder.path(&format!("{stem}.safetensors"));
+        child.env(CELL, format!("{files} {number} {}", path.display()));
+        !child.output().unwrap().status.success()
+    };
+    // Whole, but for its list: it opens until a save takes its place.
+    let steps = steps(
+        &manager,
+        &Template::new(&manager, Older::Nothing, "other"),
+        2,
+        "other",
+    );
+    let list = steps.iter().position(|(step, path)| {
+        *step == Step::Rename && path.ends_with("other.safetensors.index.json")
+    });
+    assert!(kill("other", 2, list.unwrap()));
+    let whole = names(&folder.path(""));
+    assert_eq!(ours(&folder.path("")), Ok(NEW));
+    for files in [2, 1, 4] {
+        let killed = (0..100).take_while(|number| kill("model", files, *number));
+        let steps = killed.count();
+        assert!(steps > files && steps < 100, "{steps}");
+    }
+    let saved = save_to(&manager, 2, 3, &folder.path("model.safetensors")).unwrap();
+    assert!(others(&folder, &saved) == whole || !REMOVES);
+    let also = save_to(&manager, 1, 3, &folder.path("other.safetensors")).unwrap();
+    let all = [saved, also].concat();
+    let left = others(&folder, &all);
+    assert!(left.is_empty() || !REMOVES, "{left:?}");
+}
+
+#[test]
+fn only_shards_that_a_killed_saves_list_and_their_own_header_name_are_removed() {
+    if !REMOVES {
+        return;
+    }
+    let manager = manager();
+    let folder = Folder::of(&[]);
+    let path = folder.path("model.safetensors");
+    let saved = save_to(&manager, 4, OLD, &path).unwrap();
+    let list = folder.path("model.safetensors.index.json");
+    let shards: Vec<&PathBuf> = saved.iter().filter(|path| **path != list).collect();
+    // As a process that has ended leaves it: none has this number (`PID_MAX_LIMIT` is 2^22).
+    let aside = partial::aside(&list);
+    let aside = aside.file_name().unwrap().to_str().unwrap();
+    let number = format!("-{:x}-", std::process::id());
+    assert!(aside.contains(&number), "{aside}");
+    let aside = folder.path(&aside.replacen(&number, "-800000-", 1));
+    fs::rename(&list, aside).unwrap();
+    // A copy under another name, one that a list names, one whose content is another save's, and a link.
+    fs::copy(shards[0], folder.path("copy.safetensors")).unwrap();
+    let other = r#"{"weight_map":{"t1":"model-00002-of-00004.safetensors"}}"#;
+    fs::write(folder.path("other.safetensors.index.json"), other).unwrap();
+    let elsewhere = Folder::of(&[]);
+    save_to(&manager, 4, 3, &elsewhere.path("model.safetensors")).unwrap();
+    fs::copy(
+        elsewhere.path("model-00003-of-00004.safetensors"),
+        shards[2],
+    )
+    .unwrap();
+    fs::remove_file(shards[3]).unwrap();
+    std::os::unix::fs::symlink(folder.path("copy.safetensors"), shards[3]).unwrap();
+    let new = save_to(&manager, 2, NEW, &path).unwrap();
+    assert_eq!(
+        others(&folder, &new),
+        [
+            "copy.safetensors",
+            "model-00002-of-00004.safetensors",
+            "model-00003-of-00004.safetensors",
+            "model-00004-of-00004.safetensors",
+            "other.safetensors.index.json",
+        ]
+    );
 }
 
 /// Errors that a disk gives: no room, a fault, a file in use, and a file system that has become read-only; and after how
@@ -618,6 +721,10 @@ fn a_save_to_the_name_of_another_models_file_is_refused() {
 #[test]
 fn a_save_that_ends_during_any_step_of_another_one_leaves_a_whole_model() {
     let manager = manager();
+    let is_place = |path: &Path| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.ends_with(".json") || name.ends_with(".partial")
+    };
     let mut cells = 0;
     for older in [Older::Ours(1), Older::Ours(2)] {
         let template = Template::new(&manager, older, "model");
@@ -646,6 +753,14 @@ fn a_save_that_ends_during_any_step_of_another_one_leaves_a_whole_model() {
                     names(&folder.path(""))
                 );
                 assert!(matches!(found, Ok(NEW | 3)), "{told}");
+                // Nothing is left of the one that lost, but where it ended between the last look and the rename.
+                let list = folder.path("model.safetensors.index.json");
+                let mut left = names(&folder.path(""));
+                let read = fs::read_to_string(&list).unwrap_or_default();
+                left.retain(|name| !read.contains(name) && list != folder.path(name));
+                left.retain(|name| name != "model.safetensors");
+                let is_last = [Step::Link, Step::Rename].contains(&step.0) && is_place(&step.1);
+                assert!(left.is_empty() || is_last, "{told}: {left:?}");
                 cells += 1;
             }
         }
