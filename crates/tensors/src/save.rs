@@ -69,7 +69,7 @@ impl Save {
 
     /// Begins a new file where a file would have more than so many bytes of tensors. A larger tensor has a file of its own.
     /// Several files are `NAME-00001-of-00003.safetensors` and so on, with the list `NAME.safetensors.index.json`. Where a
-    /// file has such a name, or the list is there, they are `NAME-SAVE-00001-of-00003.safetensors`, with a random
+    /// file has such a name, or an older model is there, they are `NAME-SAVE-00001-of-00003.safetensors`, with a random
     /// `SAVE`. The metadata of each
     /// names the save, the number of its files and the bytes of all tensors, as `transload.save`, `transload.save.files` and
     /// `transload.save.bytes`.

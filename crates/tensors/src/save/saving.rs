@@ -52,7 +52,7 @@ impl Saving {
         let sharded = mark.map(|mark| Names::of(path, mark)).transpose()?;
         let older = replaced(path, sharded.is_some())?;
         let paths = match &sharded {
-            Some(names) => names.shards(),
+            Some(names) => names.shards(path),
             None => vec![path.to_owned()],
         };
         let sources = contents.iter().flat_map(|content| &content.tensors);
@@ -353,13 +353,14 @@ impl Names {
         })
     }
 
-    /// Returns the usual names of the shards, or where a list or one of them is there, names of this save: a
+    /// Returns the usual names of the shards, or where a list, the only file or one of them is there, names of this save: a
     /// reader may still have the list of a save before the last one, and would find other tensors under its names.
-    fn shards(&self) -> Vec<PathBuf> {
+    fn shards(&self, single: &Path) -> Vec<PathBuf> {
         let is_free = |path: &Path| fs::symlink_metadata(path).is_err();
         let numbers = 1..=self.mark.files;
         let plain: Vec<PathBuf> = numbers.clone().map(|number| self.plain(number)).collect();
-        match is_free(&self.list) && plain.iter().all(|path| is_free(path)) {
+        let first = is_free(&self.list) && is_free(single);
+        match first && plain.iter().all(|path| is_free(path)) {
             true => plain,
             false => numbers.map(|number| self.marked(number)).collect(),
         }

@@ -669,7 +669,7 @@ fn a_list_that_is_a_link_is_replaced_itself_and_the_other_folder_keeps_its_model
 #[test]
 fn a_list_that_a_reader_keeps_over_two_saves_names_no_file_of_another_save() {
     let manager = manager();
-    for between in [2, 4] {
+    for between in [1, 2, 4] {
         let folder = Folder::of(&[]);
         let path = folder.path("model.safetensors");
         let kept = save_to(&manager, 2, OLD, &path).unwrap();
