@@ -346,11 +346,20 @@ struct Names {
 impl Names {
     fn of(path: &Path, mark: Mark) -> Result<Names, SaveError> {
         let stem = stem(path)?;
-        Ok(Names {
+        let names = Names {
             list: path.with_file_name(list_name(stem)),
             stem: stem.to_owned(),
             mark,
-        })
+        };
+        // A shard may get the longer name at the end, when all bytes are written.
+        let longest = names.marked(names.mark.files);
+        match fs::symlink_metadata(&longest) {
+            Err(error) if error.kind() == ErrorKind::InvalidFilename => Err(SaveError::File {
+                source: too_long(&longest).unwrap_or(error),
+                path: longest,
+            }),
+            _ => Ok(names),
+        }
     }
 
     /// Returns the usual names of the shards, or where a list, the only file or one of them is there, names of this save: a
@@ -428,6 +437,15 @@ fn marked_stem(stem: &str, save: &str) -> String {
 /// Whether a save of that stem gives its shards such names.
 fn is_shard(stem: &str, save: &str, name: &str) -> bool {
     part_of(name).is_some_and(|part| part.stem == stem || part.stem == marked_stem(stem, save))
+}
+
+fn too_long(path: &Path) -> Option<io::Error> {
+    const MOST_BYTES: usize = 255;
+    let len = path.file_name()?.len();
+    let told = format!(
+        "the name of this file of the save has {len} bytes, and names have at most {MOST_BYTES}; save under a shorter name"
+    );
+    (len > MOST_BYTES).then(|| io::Error::new(ErrorKind::InvalidFilename, told))
 }
 
 /// Returns the name without its ending.

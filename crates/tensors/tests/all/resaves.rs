@@ -767,3 +767,21 @@ fn a_save_that_ends_during_any_step_of_another_one_leaves_a_whole_model() {
     }
     println!("{cells} cells");
 }
+
+#[test]
+fn a_name_that_is_too_long_for_the_files_of_a_save_is_refused_before_anything_is_written() {
+    let manager = manager();
+    let folder = Folder::of(&[]);
+    let name = |len: usize| format!("{}.safetensors", "n".repeat(len - ".safetensors".len()));
+    for (files, len) in [(1, 255), (2, 255 - "-12345678-00001-of-00002".len())] {
+        let saved = save_to(&manager, files, OLD, &folder.path(&name(len))).unwrap();
+        assert_eq!(saved.len(), files + usize::from(files > 1));
+        saved.iter().for_each(|path| fs::remove_file(path).unwrap());
+        let refused = save(&manager, files, OLD).start(folder.path(&name(len + 1)));
+        let error = refused.unwrap_err().to_string();
+        assert!(names(&folder.path("")).is_empty(), "{error}");
+        for told in ["255", "256 bytes", "save under a shorter name"] {
+            assert!(files == 1 || error.contains(told), "{error}");
+        }
+    }
+}
