@@ -369,10 +369,14 @@ fn pickled(found: bool) -> &'static str {
 }
 
 impl ModelError {
-    /// Whether the files may have been replaced since their list was read.
+    /// Whether the files may have been replaced since their list or their folder was read.
     fn may_be_replaced(&self) -> bool {
         match self {
-            ModelError::Missing { .. } | ModelError::Mixed { .. } => true,
+            ModelError::Missing { .. }
+            | ModelError::Mixed { .. }
+            | ModelError::Parts { .. }
+            | ModelError::NoModel { .. }
+            | ModelError::Several { .. } => true,
             ModelError::Open(OpenError::File(FileError::System { source, .. }))
             | ModelError::Read { source, .. } => source.kind() == io::ErrorKind::NotFound,
             _ => false,

@@ -12,11 +12,21 @@ const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
 const SAFETENSORS: &str = ".safetensors";
 
-/// Opens the model in a folder.
-pub(super) fn open(from: &dyn Files, folder: &Path) -> Result<Model, ModelError> {
+/// Opens the model in a folder. What a save takes away after the folder was read is looked for again.
+pub(super) fn open(files: &dyn Files, folder: &Path) -> Result<Model, ModelError> {
     if let Some(snapshot) = snapshot(folder) {
-        return open(from, &snapshot);
+        return open(files, &snapshot);
     }
+    for _ in 1..index::MOST_TIMES {
+        match find(files, folder) {
+            Err(error) if error.may_be_replaced() => {}
+            done => return done,
+        }
+    }
+    find(files, folder)
+}
+
+fn find(from: &dyn Files, folder: &Path) -> Result<Model, ModelError> {
     for name in [INDEX, SINGLE] {
         let path = folder.join(name);
         // A link that leads nowhere is told of.
@@ -115,4 +125,67 @@ fn names(folder: &Path) -> Result<Vec<String>, ModelError> {
     }
     names.sort_unstable();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::super::{Disk, Source};
+    use super::*;
+    use crate::Header;
+
+    /// A folder whose list saves in one file take away, so many times, after it was found and before it is read.
+    struct Taken<'a>(Cell<usize>, &'a str);
+
+    fn file(path: &Path) {
+        let header = br#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header);
+        bytes.push(0);
+        fs::write(path, bytes).unwrap();
+    }
+
+    impl Files for Taken<'_> {
+        fn read(&self, path: &Path, most_bytes: u64) -> Result<Vec<u8>, ModelError> {
+            if let Some(left) = self.0.get().checked_sub(1) {
+                self.0.set(left);
+                let single = format!("{}.safetensors", self.1);
+                file(&path.with_file_name(single));
+                let list = fs::read(path).unwrap();
+                fs::remove_file(path).unwrap();
+                let error = Disk.read(path, most_bytes);
+                // Another one is there already, of a save in several.
+                if left > 0 {
+                    fs::write(path, list).unwrap();
+                }
+                return error;
+            }
+            Disk.read(path, most_bytes)
+        }
+
+        fn exists(&self, path: &Path) -> bool {
+            Disk.exists(path)
+        }
+
+        fn open(&self, path: &Path) -> Result<(Source, Header), ModelError> {
+            Disk.open(path)
+        }
+    }
+
+    #[test]
+    fn a_list_that_is_taken_away_after_the_folder_was_read_is_the_file_that_took_its_place() {
+        for stem in ["model", "other"] {
+            for times in [1, 3] {
+                let folder = tempfile::tempdir().unwrap();
+                let shard = format!("{stem}-00001-of-00001.safetensors");
+                let list = format!(r#"{{"weight_map":{{"a":"{shard}"}}}}"#);
+                let at = folder.path().join(format!("{stem}.safetensors.index.json"));
+                fs::write(at, list).unwrap();
+                let model = open(&Taken(times.into(), stem), folder.path()).unwrap();
+                let only = format!("{stem}.safetensors");
+                assert!(model.files()[0].path().ends_with(only));
+            }
+        }
+    }
 }

@@ -35,7 +35,7 @@ pub(super) fn open(files: &dyn Files, path: &Path) -> Result<Model, ModelError> 
 }
 
 /// How often a list is read that saves replace.
-const MOST_TIMES: usize = 4;
+pub(super) const MOST_TIMES: usize = 4;
 
 fn of_list(files: &dyn Files, path: &Path, bytes: &[u8]) -> Result<Model, ModelError> {
     let wrong = |reason: String| ModelError::Index {
