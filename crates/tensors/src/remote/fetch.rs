@@ -39,12 +39,19 @@ impl Object {
         path: PathBuf,
         most_bytes: u64,
     ) -> io::Result<(Object, Vec<u8>)> {
+        use object_store::Error::{PermissionDenied as Refused, Unauthenticated};
         let location = location(&path)?;
         let options = GetOptions {
             range: Some(GetRange::Bounded(0..most_bytes)),
             ..GetOptions::default()
         };
-        let got = store.get_opts(&location, options).await?;
+        let got = store.get_opts(&location, options).await;
+        let got = got.map_err(|error| match error {
+            Refused { .. } | Unauthenticated { .. } => {
+                io::Error::new(io::ErrorKind::PermissionDenied, error)
+            }
+            error => error.into(),
+        })?;
         let object = Object {
             store,
             path,

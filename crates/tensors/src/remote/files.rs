@@ -69,7 +69,11 @@ impl Files for InStore<'_> {
         };
         read().map_err(|source| ModelError::Read {
             path: path.to_owned(),
-            source,
+            // A store that may not be listed says no more of an object that is missing: S3 answers 403, hubs 401.
+            source: match source.kind() {
+                io::ErrorKind::PermissionDenied => io::Error::new(io::ErrorKind::NotFound, source),
+                _ => source,
+            },
         })
     }
 

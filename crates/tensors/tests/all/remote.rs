@@ -123,8 +123,20 @@ fn a_model_of_a_store_arrives_in_any_memory() {
         let path = format!("m/p-0000{}-of-00002.safetensors", number + 1);
         net.server.put(&path, &shard(name, 5));
     }
-    let parts = net.open("m/p-00002-of-00002.safetensors").unwrap();
-    assert_eq!((parts.files().len(), parts.tensors().len()), (2, 4));
+    // A store may answer so, in place of 404, for the list that it does not have.
+    for missing in [404, 403, 401] {
+        net.server.answer_missing(missing);
+        let parts = net.open("m/p-00002-of-00002.safetensors").unwrap();
+        assert_eq!((parts.files().len(), parts.tensors().len()), (2, 4));
+    }
+    let error = net.open("m/q-00001-of-00002.safetensors").unwrap_err();
+    let told = error.to_string();
+    assert!(
+        told.contains("q-00001-of-00002") && told.contains("401"),
+        "{told}"
+    );
+    let error = net.open("m/no.safetensors.index.json").unwrap_err();
+    assert!(error.to_string().contains("401"), "{error}");
     let loader = Loader::new(&net.manager);
     let plan = loader.load(&model).plan().unwrap();
     assert_eq!(plan.files().next().unwrap().1, &Reading::Remote);

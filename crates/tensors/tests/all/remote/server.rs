@@ -44,6 +44,8 @@ struct State {
     objects: HashMap<String, Vec<u8>>,
     wrong: Option<(Wrong, usize)>,
     tag: String,
+    /// What it answers for an object that it does not have; 404 in place of 0.
+    missing: u16,
     /// Whether it looks at `If-Match`.
     matches: bool,
     /// The ranges that were asked for.
@@ -126,6 +128,11 @@ impl Server {
         lock(&self.state).wrong = Some((wrong, times));
     }
 
+    /// What it answers from now on for objects that it does not have.
+    pub(super) fn answer_missing(&self, code: u16) {
+        lock(&self.state).missing = code;
+    }
+
     /// Gives all objects another ETag, or none.
     pub(super) fn tag(&self, tag: &str, matches: bool) {
         let mut state = lock(&self.state);
@@ -178,8 +185,9 @@ fn answer(state: &Mutex<State>, mut connection: TcpStream) -> std::io::Result<()
         _ => None,
     };
     let Some(object) = guard.objects.get(name) else {
+        let code = guard.missing;
         drop(guard);
-        return status(&mut connection, 404);
+        return status(&mut connection, if code == 0 { 404 } else { code });
     };
     if let Some(Wrong::Status(code)) = wrong {
         drop(guard);
