@@ -35,6 +35,12 @@ impl Seen {
             modified: found.modified().ok(),
         })
     }
+
+    /// Whether it is another file for certain: some file systems give a file another number each time.
+    pub(super) fn is_another(&self, other: &Seen) -> bool {
+        let content = |of: &Seen| (of.len_bytes, of.modified);
+        self.file != other.file && content(self) != content(other)
+    }
 }
 
 /// The older model of the same name: one file, or a list of files.

@@ -27,10 +27,15 @@ pub(super) struct Placing {
 
 #[derive(Debug)]
 enum Taken {
-    /// A file is at a path where nothing was.
-    New(PathBuf),
-    /// What was at `path` is at `aside`.
-    Aside { path: PathBuf, aside: PathBuf },
+    /// A file is at a path where nothing was. `now` is what is there since, here and below.
+    New { path: PathBuf, now: Option<Seen> },
+    /// What was at `path` is at `aside`: of the older model, or of another save that ended meanwhile.
+    Aside {
+        path: PathBuf,
+        aside: PathBuf,
+        is_older: bool,
+        now: Option<Seen>,
+    },
     /// What was there is gone: the file system has no second names.
     Replaced,
 }
@@ -54,7 +59,7 @@ impl Placing {
     ) -> Result<Option<Partial>, StepError> {
         let back = partial.place_free(path)?;
         if back.is_none() {
-            self.taken.push(Taken::New(path.to_owned()));
+            self.taken.push(Taken::new(path.to_owned()));
         }
         Ok(back)
     }
@@ -68,17 +73,19 @@ impl Placing {
         let is_kept = was_there && steps::link(&path, &aside)?;
         if let Err(error) = partial.place() {
             if is_kept {
-                self.taken.push(Taken::New(aside));
+                self.taken.push(Taken::new(aside));
             }
             return Err(error);
         }
         self.shown = Some(self.taken.len());
         self.taken.push(match (was_there, is_kept) {
-            (false, _) => Taken::New(path.clone()),
+            (false, _) => Taken::new(path.clone()),
             (true, false) => Taken::Replaced,
             (true, true) => Taken::Aside {
+                now: Seen::at(&path),
                 path: path.clone(),
                 aside,
+                is_older: true,
             },
         });
         steps::sync_folder(folder(&path))
@@ -96,14 +103,19 @@ impl Placing {
             Err(error) if error.source.kind() == ErrorKind::NotFound => return Ok(()),
             done => done?,
         }
-        // The other save was faster.
-        if Seen::at(&aside).as_ref() != seen && !is_there(path) {
-            return steps::rename(&aside, path);
-        }
+        let is_older = Seen::at(&aside).as_ref() == seen;
         self.taken.push(Taken::Aside {
             path: path.to_owned(),
-            aside,
+            aside: aside.clone(),
+            is_older,
+            now: None,
         });
+        // The other save was faster.
+        if !is_older && !is_there(path) {
+            steps::rename(&aside, path)?;
+            self.taken.pop();
+            return Ok(());
+        }
         steps::sync_folder(folder(path))
     }
 
@@ -121,7 +133,8 @@ impl Placing {
     }
 
     /// Takes back the steps, up to the first one that cannot be taken back. What is below that one belongs to the new model,
-    /// which stays whole. Returns what is there then; an older model may be at `other`.
+    /// which stays whole. What another save has put at a path since then is left alone. Returns what is there then; an older
+    /// model may be at `other`.
     pub(super) fn undo(mut self, other: Option<&Path>) -> Left {
         let new = |other: Option<&Path>| match other {
             Some(other) if is_there(other) => Left::Both,
@@ -131,10 +144,28 @@ impl Placing {
         if self.taken.iter().any(|of| matches!(of, Taken::Replaced)) {
             return new(other);
         }
+        // Where another save has replaced what this one shows, the older model is gone.
+        let is_over =
+            { self.shown.and_then(|shown| self.taken.get(shown)) }.is_some_and(|of| match of {
+                Taken::New { path, now } | Taken::Aside { path, now, .. } => {
+                    has_another(path, now.as_ref())
+                }
+                Taken::Replaced => false,
+            });
         while let Some(taken) = self.taken.pop() {
             let is_undone = match taken {
-                Taken::New(path) => steps::remove(&path).is_ok(),
-                Taken::Aside { path, aside } => steps::rename(&aside, &path).is_ok(),
+                Taken::New { path, now } => {
+                    has_another(&path, now.as_ref()) || steps::remove(&path).is_ok()
+                }
+                Taken::Aside {
+                    path,
+                    aside,
+                    is_older,
+                    now,
+                } => match is_older && is_over || has_another(&path, now.as_ref()) {
+                    true => steps::remove(&aside).is_ok(),
+                    false => steps::rename(&aside, &path).is_ok(),
+                },
                 Taken::Replaced => false,
             };
             if !is_undone {
@@ -146,6 +177,22 @@ impl Placing {
             }
         }
         Left::Older
+    }
+}
+
+impl Taken {
+    fn new(path: PathBuf) -> Taken {
+        let now = Seen::at(&path);
+        Taken::New { path, now }
+    }
+}
+
+/// Whether the path has not the file any more that was seen there, nor nothing if nothing was.
+fn has_another(path: &Path, seen: Option<&Seen>) -> bool {
+    match (Seen::at(path), seen) {
+        (Some(now), Some(seen)) => now.is_another(seen),
+        (None, None) => false,
+        _ => true,
     }
 }
 

@@ -785,3 +785,54 @@ fn a_name_that_is_too_long_for_the_files_of_a_save_is_refused_before_anything_is
         }
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn a_save_that_fails_after_another_one_ended_leaves_that_one_whole() {
+    let manager = manager();
+    let mut cells = 0;
+    for older in [Older::Ours(1), Older::Ours(2)] {
+        let template = Template::new(&manager, older, "model");
+        for (files, other_files) in [(1, 2), (2, 1), (1, 1), (2, 2)] {
+            let steps = steps(&manager, &template, files, "model");
+            for (ends, (step, at)) in steps.iter().enumerate() {
+                // Nothing tells of one that ended between the look at the place and the rename to it.
+                let places = ["model.safetensors", "model.safetensors.index.json"];
+                if *step == Step::Rename && places.iter().any(|name| at.ends_with(name)) {
+                    continue;
+                }
+                for fails in ends..steps.len() {
+                    let folder = template.folder();
+                    let path = folder.path("model.safetensors");
+                    let (other, to) = (save(&manager, other_files, 3), path.clone());
+                    let mut other = Some(other);
+                    let mut taken = 0;
+                    let watcher = move |_, _: &Path| {
+                        taken += 1;
+                        if let Some(other) = other.take_if(|_| taken == ends + 1) {
+                            let to = to.clone();
+                            // Watchers are a thread's own.
+                            let saved = std::thread::spawn(move || other.start(to).unwrap().wait());
+                            saved.join().unwrap().unwrap();
+                        }
+                        match taken == fails + 1 {
+                            true => Err(io::Error::from_raw_os_error(5)),
+                            false => Ok(()),
+                        }
+                    };
+                    let saved = watched(watcher, || save_to(&manager, files, NEW, &path));
+                    let found = ours(&folder.path(""));
+                    let told = format!(
+                        "{other_files} during {files} over {older:?}, at {ends}, fails at {fails}: {:?}, {saved:?}, {found:?} of {:?}",
+                        steps[fails],
+                        names(&folder.path(""))
+                    );
+                    let is_right = matches!((&saved, &found), (Ok(_), Ok(NEW)) | (_, Ok(3)));
+                    assert!(is_right, "{told}");
+                    cells += 1;
+                }
+            }
+        }
+    }
+    println!("{cells} cells");
+}
