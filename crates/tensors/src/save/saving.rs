@@ -205,7 +205,11 @@ impl Saving {
         let mut placing = Placing::default();
         match self.place_all(&mut placing) {
             Ok(paths) => {
-                let is_older = |path: &PathBuf| !paths.contains(path) && *path != self.single;
+                // On a file system that knows no cases, an older list may have another name of a new file.
+                let new: Vec<Option<Seen>> = paths.iter().map(|path| Seen::at(path)).collect();
+                let is_older = |path: &PathBuf| {
+                    *path != self.single && !paths.contains(path) && !new.contains(&Seen::at(path))
+                };
                 placing.finish(self.older.files.into_iter().filter(is_older));
                 if let (Some(list), Ok(stem)) = (list_of(&self.single), stem(&self.single)) {
                     remove_left(&list, |save, name| is_shard(stem, save, name));

@@ -788,6 +788,28 @@ fn a_name_that_is_too_long_for_the_files_of_a_save_is_refused_before_anything_is
 
 #[cfg(unix)]
 #[test]
+fn an_older_name_of_the_new_file_itself_is_not_removed() {
+    let manager = manager();
+    let folder = Folder::of(&[]);
+    let path = folder.path("model.safetensors");
+    save_to(&manager, 1, OLD, &path).unwrap();
+    // On a file system that knows no cases both names are one, which a second name of the file is here.
+    let list = r#"{"weight_map":{"t0":"MODEL.safetensors"}}"#;
+    fs::write(folder.path("model.safetensors.index.json"), list).unwrap();
+    let (from, to) = (path.clone(), folder.path("MODEL.safetensors"));
+    let watcher = move |step, _: &Path| match step {
+        Step::SyncFolder => fs::hard_link(&from, &to).or_else(|_| Ok(())),
+        _ => Ok(()),
+    };
+    watched(watcher, || save_to(&manager, 1, NEW, &path)).unwrap();
+    assert_eq!(
+        names(&folder.path("")),
+        ["MODEL.safetensors", "model.safetensors"]
+    );
+}
+
+#[cfg(unix)]
+#[test]
 fn a_save_that_fails_after_another_one_ended_leaves_that_one_whole() {
     let manager = manager();
     let mut cells = 0;
