@@ -173,7 +173,8 @@ impl Sim {
         let Some(index) = devices.iter().position(|info| info.id == device) else {
             return false;
         };
-        let fault = Fault::new(ErrorClass::Lost, "simulated: the device was taken away");
+        let message = format!("simulated: device {device} was taken away");
+        let fault = Fault::new(ErrorClass::Lost, message);
         self.shared.lock().lose(index, fault);
         self.shared.deliver_unless_pumped();
         true

@@ -90,10 +90,10 @@ impl Gpu {
         self.is_private.store(true, Ordering::Relaxed);
         // By default an uncaptured error panics. The backend captures relevant errors where they happen.
         self.device.on_uncaptured_error(Arc::new(|_| {}));
-        let lost = Arc::clone(&self.lost);
+        let (id, lost) = (self.id, Arc::clone(&self.lost));
         self.device
             .set_device_lost_callback(move |reason, message| {
-                let message = format!("the driver gave the device up ({reason:?}): {message}");
+                let message = format!("the driver gave {id} up ({reason:?}): {message}");
                 let _ = lost.set(Fault::new(ErrorClass::Lost, message));
             });
     }
@@ -312,7 +312,8 @@ impl Gpu {
 
     /// The device took no work.
     pub(crate) fn note_loss(&self) -> Fault {
-        let fault = || Fault::new(ErrorClass::Lost, "the device takes no more work");
+        let message = format!("{} takes no more work", self.id);
+        let fault = || Fault::new(ErrorClass::Lost, message);
         self.lost.get_or_init(fault).clone()
     }
 }
