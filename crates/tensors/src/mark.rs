@@ -21,6 +21,12 @@ pub(crate) const SAVE: &str = "transload.save";
 const FILES: &str = "transload.save.files";
 const BYTES: &str = "transload.save.bytes";
 
+/// Whether the text can name a save. Errors repeat it.
+pub(crate) fn is_save(text: &str) -> bool {
+    const MOST_BYTES: usize = 64;
+    text.len() <= MOST_BYTES
+}
+
 impl Mark {
     pub(crate) fn new(files: usize, bytes: u64) -> Mark {
         let hasher = RandomState::new().build_hasher();
@@ -47,7 +53,7 @@ impl Mark {
             _ => None,
         };
         Some(Mark {
-            save: text(SAVE)?.clone(),
+            save: text(SAVE).filter(|save| is_save(save))?.clone(),
             files: text(FILES)?.parse().ok()?,
             bytes: text(BYTES)?.parse().ok()?,
         })

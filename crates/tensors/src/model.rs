@@ -294,7 +294,7 @@ pub enum ModelError {
     },
     /// Files without a list that are not all files of their save.
     #[error(
-        "{path} is of the save {save}, which has {files} files with {bytes} bytes of tensors, and here are {files_here} \
+        "{path} is of the save {save:?}, which has {files} files with {bytes} bytes of tensors, and here are {files_here} \
          files with {bytes_here} bytes, without a list; copy all files of the save",
         path = path.display()
     )]

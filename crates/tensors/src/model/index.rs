@@ -10,7 +10,7 @@ use transload::hal::read_regular;
 
 use super::{Files, Model, ModelError};
 use crate::header::{foreign, unique};
-use crate::mark::SAVE;
+use crate::mark::{SAVE, is_save};
 use crate::pairs::Pairs;
 
 /// A list of a million tensors has half of that.
@@ -218,7 +218,7 @@ impl<'de> Visitor<'de> for Anything {
         let mut said = Said::default();
         while let Some(key) = all.next_key::<String>()? {
             match key == SAVE {
-                true => said.save = all.next_value::<Said>()?.text,
+                true => said.save = all.next_value::<Said>()?.text.filter(|save| is_save(save)),
                 false => _ = all.next_value::<IgnoredAny>()?,
             }
         }
@@ -295,6 +295,10 @@ mod tests {
             ("true", None),
             (r#"{"transload.save":{"a":[]}}"#, None),
             (r#"{"a":{"b":1},"transload.save":"c"}"#, Some("c")),
+            (
+                &format!(r#"{{"transload.save":"{}"}}"#, "c".repeat(65)),
+                None,
+            ),
         ] {
             let list = format!(r#"{{"metadata":{metadata},"weight_map":{{}}}}"#);
             let index: Index = serde_json::from_str(&list).unwrap();
