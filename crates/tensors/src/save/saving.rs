@@ -190,7 +190,8 @@ impl Saving {
     /// Puts the files in their places, and returns the paths. At every moment, also where the process or the machine ends,
     /// the folder opens as the older model or as the new one: shards have names that no file had, their list replaces an
     /// older one after they are there, and the files of the older model are removed at the end. Files that the system does
-    /// not let go stay; they are part of no model.
+    /// not let go stay; they are part of no model. On Linux the shards go, too, that earlier saves of the name on this machine
+    /// left when their processes ended.
     ///
     /// # Errors
     /// When the system fails, and when [`Saving::written`] did not return before. The older model is there as before then,
