@@ -61,6 +61,7 @@ mod signals {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
     use signal_hook::flag;
     use signal_hook::iterator::Signals;
+    use transload::host::signals::is_ignored;
 
     use super::{Partial, Unfinished, unfinished};
     use crate::failure::Failure;
@@ -107,15 +108,6 @@ mod signals {
         // The thread waits for them as long as this end exists.
         let _ = give.send(signals);
         Ok(())
-    }
-
-    /// Whether the process was started with the signal ignored, as Linux tells (proc_pid_status(5), `SigIgn`). Elsewhere no safe
-    /// call tells: SIGHUP counts as ignored there, as `nohup` may have asked.
-    fn is_ignored(signal: i32) -> bool {
-        let told = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let mask = told.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-        mask.map_or(signal == SIGHUP, |mask| mask >> (signal - 1) & 1 == 1)
     }
 
     /// Ends the program, unless it is already ending and reporting that.

@@ -181,6 +181,9 @@ pub mod host {
     pub use transload_host::memory::shared::seal;
     #[doc(hidden)]
     pub use transload_host::partial;
+    #[cfg(unix)]
+    #[doc(hidden)]
+    pub use transload_host::signals;
     pub use transload_host::{FileError, Host, HostFile, HostOptions};
 }
 /// Other machines: keys, and what is told of sessions with them.

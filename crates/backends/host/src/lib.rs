@@ -28,6 +28,9 @@ pub mod partial;
 pub mod pool;
 mod queue;
 pub mod raw;
+#[cfg(unix)]
+#[doc(hidden)]
+pub mod signals;
 pub mod tuning;
 mod unwind;
 
