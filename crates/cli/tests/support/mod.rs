@@ -58,16 +58,9 @@ impl Folder {
 
     /// A command that runs the program in the folder.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let program = env!("CARGO_BIN_EXE_transload");
-        let mut command = match cfg!(target_os = "linux") {
-            // Shells start what is to run in the background with SIGINT ignored, and the program leaves it so.
-            true => {
-                let mut command = Command::new("/usr/bin/env");
-                command.args(["--default-signal=HUP,INT,TERM", program]);
-                command
-            }
-            false => Command::new(program),
-        };
+        #[cfg(unix)]
+        heed_signals();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_transload"));
         command.current_dir(&self.0).args(arguments);
         command.env_remove("NO_COLOR").env("TERM", "xterm-256color");
         // The program must not use measurements of this machine.
@@ -110,6 +103,24 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Makes programs that this one starts heed the signals that ask for an end. Shells start what is to run in the background with
+/// SIGINT ignored, which programs pass on, unlike a handler. These handlers do what the signal did here without them.
+#[cfg(unix)]
+fn heed_signals() {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::{Arc, Once};
+
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use transload::host::signals::is_ignored;
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for signal in [SIGHUP, SIGINT, SIGTERM] {
+            let ends = Arc::new(AtomicBool::new(!is_ignored(signal)));
+            signal_hook::flag::register_conditional_default(signal, ends).unwrap();
+        }
+    });
 }
 
 /// The output of a run.
