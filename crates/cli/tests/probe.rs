@@ -5,7 +5,7 @@ mod support;
 use std::fs;
 
 use serde_json::{Value, json};
-use support::{Folder, Run, fields, topology};
+use support::{Folder, Run, TINY, fields, topology};
 
 /// A machine of few links, and its figures.
 const SMALL: &str = r#"
@@ -464,34 +464,37 @@ fn a_large_machine_fits_a_hundred_columns() {
 #[test]
 fn figures_that_cannot_be_trusted_do_not_replace_some_that_can() {
     let folder = Folder::new("probe-doubtful");
+    // The same machine with a link, of which a model has sure figures, and with none.
+    fs::write(folder.path("linked.toml"), TINY).unwrap();
+    let bare = TINY.split("[[link]]").next().unwrap();
+    fs::write(folder.path("bare.toml"), bare).unwrap();
     let path = folder.path("profile.toml");
-    // Every machine has its own first lines. A second is too short for any link of it to be measured well.
-    let sizes = |run: Run| {
+    let probe = |machine: &str| {
+        let to = ["--topology", machine, "--profile", "profile.toml"];
+        let run = folder.run(&[&["probe", "--quick"][..], &to].concat());
         assert_eq!(run.code(), 0, "{}", run.stderr());
         run.stdout()
     };
-    sizes(with_saved(
-        &folder,
-        "profile.toml",
-        &["probe", "--seconds", "1"],
-    ));
-    let text = fs::read_to_string(&path)
-        .unwrap()
-        .replace("link = []\n", "");
+    probe("linked.toml");
+    let text = fs::read_to_string(&path).unwrap();
     let machine = text.split("[[link]]").next().unwrap();
     let sure = format!("{machine}{LINK}");
-    let unsure = sure.replace("samples = 50", "samples = 5");
-    let wide = sure.replace("high_ns = 13_000", "high_ns = 23_000");
-    let topology = "profile.toml";
-    for (before, stays) in [(&sure, true), (&unsure, false), (&wide, false)] {
-        fs::write(&path, before).unwrap();
-        let said = sizes(with_saved(&folder, topology, &["probe", "--seconds", "1"]));
-        let after = fs::read_to_string(&path).unwrap();
-        let is_unchanged = after == *before;
-        // A fast machine has some sure figures after a second.
-        let told = "no figure of a link can be trusted, and";
-        assert_eq!(said.contains(told), is_unchanged, "{said}");
-        assert!(stays || !is_unchanged, "{said}");
+    let changed = |from: &str, to: &str| {
+        assert!(sure.contains(from), "{sure}");
+        sure.replace(from, to)
+    };
+    for (before, machine, stays) in [
+        (sure.clone(), "bare.toml", true),
+        (changed("samples = 50", "samples = 5"), "bare.toml", false),
+        (changed("= 13_000", "= 23_000"), "bare.toml", false),
+        (changed("host (simulated)", "other"), "bare.toml", false),
+        (sure.clone(), "linked.toml", false),
+    ] {
+        fs::write(&path, &before).unwrap();
+        let said = probe(machine);
+        assert_eq!(fs::read_to_string(&path).unwrap() == before, stays);
+        let told = "no figure of a link can be trusted, and profile.toml has some that can";
+        assert_eq!(said.contains(told), stays, "{said}");
     }
 }
 
