@@ -12,6 +12,7 @@ use transload::model::{Access, Name, ParseError};
 use transload::remote::PrivateKey;
 pub(crate) use transload::remote::{KeyError, PublicKey};
 use transload::{DeviceKind, DeviceName, MemoryId, Place, TransferManager};
+use transload_testkit::topology::one_line;
 
 use crate::arguments::{Command, ServeArguments};
 use crate::failure::Failure;
@@ -167,7 +168,8 @@ impl Nodes {
             reason: reason.to_string(),
         };
         let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
-        let file: NodesFile = toml::from_str(&text).map_err(|error| wrong(&error))?;
+        let file: NodesFile =
+            toml::from_str(&text).map_err(|error| wrong(&one_line(&error, &text)))?;
         self.trusted_network |= file.trusted_network;
         self.checksums |= file.checksums;
         if self.key.is_none() {

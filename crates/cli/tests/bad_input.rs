@@ -451,6 +451,11 @@ fn topologies_that_describe_no_machine_are_named_with_what_is_wrong() {
         ("version", good.replace("schema = 1", "schema = 7"), "7"),
         ("device", good.replace("sim:0", "sim:x"), "sim:x"),
         ("size", good.replace("1_000_000", "-1"), "memory_bytes"),
+        (
+            "kind",
+            good.replace("\"device\"\n", "7\n"),
+            "line 6: invalid type: integer `7`, expected a string in `device.name`",
+        ),
         ("rate", link("bytes_per_second = 0"), "bytes_per_second"),
         ("time", link("latency_ns = -5"), "latency_ns"),
         (

@@ -294,7 +294,9 @@ fn machines_that_cannot_be_meant_are_refused() {
     let machine = support::topology("workstation.toml");
     let mut described = vec!["explain", "sim:0", "cpu:0", "1MiB", "--topology", &machine];
     described.extend(["--node", &one, "--key", "key"]);
-    let all: [(&[&str], &[&str]); 11] = [
+    let garbled = "[node.box2]\naddress = 7\n";
+    std::fs::write(folder.path("garbled.toml"), garbled).unwrap();
+    let all: [(&[&str], &[&str]); 12] = [
         (
             &["devices", "--node", &kind, "--key", "key"],
             &["kind of device"],
@@ -324,6 +326,14 @@ fn machines_that_cannot_be_meant_are_refused() {
             &["two machines", "box2"],
         ),
         (&["devices", "--nodes", "absent.toml"], &["absent.toml"]),
+        (
+            &["devices", "--nodes", "garbled.toml"],
+            &[
+                "garbled.toml",
+                "line 2: invalid type",
+                "`node.box2.address`",
+            ],
+        ),
         (&["serve", "--key", "key"], &["--allow"]),
         (&["serve", "--allow", key.trim()], &["--key"]),
     ];

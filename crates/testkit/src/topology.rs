@@ -19,10 +19,12 @@ pub enum TopologyError {
         r#source: io::Error,
     },
     /// Not TOML, an unknown field, or a value of the wrong kind. Names line and field.
-    #[error("{origin} does not describe a machine: {}", .source.to_string().trim_end())]
+    #[error("{origin} does not describe a machine: {reason}")]
     Syntax {
         /// The file, or "the text".
         origin: String,
+        /// The line, what is wrong in it, and the field.
+        reason: String,
         /// The error and its position.
         r#source: Box<toml::de::Error>,
     },
@@ -60,9 +62,23 @@ pub fn from_file(path: impl AsRef<Path>) -> Result<Machine, TopologyError> {
     parse(&path.display().to_string(), &text)
 }
 
+/// Says on one line which line of a text is wrong, why, and in which field.
+pub fn one_line(error: &toml::de::Error, text: &str) -> String {
+    let mut bare = error.clone();
+    // Else it shows the line, with a mark below it.
+    bare.set_input(None);
+    let bare = bare.to_string();
+    let message = bare.split_whitespace().collect::<Vec<_>>().join(" ");
+    match error.span().and_then(|span| text.get(..span.start)) {
+        Some(before) => format!("line {}: {message}", before.matches('\n').count() + 1),
+        None => message,
+    }
+}
+
 fn parse(origin: &str, text: &str) -> Result<Machine, TopologyError> {
     let machine: Machine = toml::from_str(text).map_err(|source| TopologyError::Syntax {
         origin: origin.into(),
+        reason: one_line(&source, text),
         source: Box::new(source),
     })?;
     match machine.inventory(BackendId(crate::sim::BACKEND.0)) {

@@ -221,6 +221,7 @@ pub(crate) fn refused(folder: &Folder, arguments: &[&str], code: i32, words: &[&
     let kinds = ["usage", "missing", "differs", "device"];
     assert_eq!(error["kind"], kinds[code as usize - 2]);
     let message = error["message"].as_str().unwrap();
+    assert!(!message.contains('\n'), "{message:?}");
     for word in words {
         assert!(said.contains(word), "{word}: {said}");
         assert!(message.contains(word), "{word}: {message}");
