@@ -70,25 +70,26 @@ pub(crate) enum Failure {
         "{option} - does not write to standard output; name a file; a file named - is {option} ./-"
     )]
     StandardOutput { option: &'static str },
-    /// Bytes for standard output, which is a terminal.
-    #[error(
-        "standard output is a terminal, and a file may contain orders to it: redirect it, as in > FILE or | PROGRAM"
-    )]
-    Terminal,
+    /// Bytes for standard output, which cannot take them.
+    #[error("standard output {because}: redirect it, as in > FILE or | PROGRAM")]
+    NotRedirected { because: &'static str },
     /// Standard input that was not read to its end.
     #[error(
-        "cannot read standard input into a file in {folder}: {}; TMPDIR names another directory",
-        SystemError(source),
-        folder = folder.display()
+        "cannot read standard input: {}; give it a file or a pipe, as in < FILE or PROGRAM |",
+        SystemError(source)
     )]
-    StandardInput { folder: PathBuf, source: io::Error },
-    /// A nameless file that was not made.
+    StandardInput { source: io::Error },
+    /// The nameless file between a standard stream and a copy.
     #[error(
-        "cannot create a file for standard output in {folder}: {}; TMPDIR names another directory",
+        "cannot keep standard {stream} in a file in {folder}: {}; TMPDIR names another directory",
         SystemError(source),
         folder = folder.display()
     )]
-    Temporary { folder: PathBuf, source: io::Error },
+    Temporary {
+        stream: &'static str,
+        folder: PathBuf,
+        source: io::Error,
+    },
     /// The reader of standard output wants no more of its bytes.
     #[error("standard output was closed before it had all bytes")]
     Closed,
@@ -243,7 +244,7 @@ impl Failure {
             | Failure::NoFolder { .. }
             | Failure::NoDirectory { .. }
             | Failure::StandardOutput { .. }
-            | Failure::Terminal
+            | Failure::NotRedirected { .. }
             | Failure::Replaces { .. }
             | Failure::ReadOnly { .. }
             | Failure::Nodes { .. }
@@ -253,7 +254,8 @@ impl Failure {
             | Failure::Occupied { .. } => Kind::Usage,
             Failure::Create { source, .. }
             | Failure::Folder { source, .. }
-            | Failure::Temporary { source, .. } => by_class(ErrorClass::of_io(source)),
+            | Failure::Temporary { source, .. }
+            | Failure::StandardInput { source } => by_class(ErrorClass::of_io(source)),
             Failure::Key(error) => by_class(error.class()),
             Failure::Open(error) => by_class(error.class()),
             Failure::Model(error) => by_class(error.class()),
@@ -283,9 +285,7 @@ impl Failure {
             Failure::Closed => Kind::Stopped(128 + signal_hook::consts::SIGPIPE as u8),
             #[cfg(not(unix))]
             Failure::Closed => Kind::Device,
-            Failure::Place { .. } | Failure::StandardInput { .. } | Failure::Output(_) => {
-                Kind::Device
-            }
+            Failure::Place { .. } | Failure::Output(_) => Kind::Device,
         }
     }
 }

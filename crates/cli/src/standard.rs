@@ -4,7 +4,7 @@
 //! and standard output gets nothing of a copy that fails: its reader could not tell.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, IsTerminal, Seek, Write};
+use std::io::{self, ErrorKind, IsTerminal, Read, Seek, Write};
 
 use transload::host::HostFile;
 
@@ -13,21 +13,47 @@ use crate::failure::Failure;
 /// Reads standard input to its end. Of a regular file it takes what is left of it in place, so that its holes are known.
 ///
 /// # Errors
-/// If it cannot be read, or the folder for temporary files has no room for it.
+/// If it is closed or cannot be read, or the folder for temporary files has no room for it.
 pub(crate) fn read() -> Result<HostFile, Failure> {
+    #[cfg(unix)]
+    if is_closed(io::stdin(), rustix::fs::OFlags::RDONLY) {
+        let closed = "it is closed, or /dev/null that is open for writing too";
+        let source = io::Error::new(ErrorKind::InvalidInput, closed);
+        return Err(Failure::StandardInput { source });
+    }
     if let Some(file) = redirected() {
         return Ok(file);
     }
-    let read = tempfile::tempfile().and_then(|mut file| {
-        io::copy(&mut io::stdin().lock(), &mut file)?;
-        Ok(file)
-    });
-    let file = read.map_err(|source| Failure::StandardInput {
-        folder: std::env::temp_dir(),
-        source,
-    })?;
+    let kept = |source| temporary("input", source);
+    let mut file = tempfile::tempfile().map_err(kept)?;
+    let mut input = io::stdin().lock();
+    let mut bytes = vec![0; READ_BYTES];
+    loop {
+        match input.read(&mut bytes) {
+            Ok(0) => break,
+            Ok(count) => file.write_all(&bytes[..count]).map_err(kept)?,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(source) => return Err(Failure::StandardInput { source }),
+        }
+    }
     let file = HostFile::from_file(file, "-", false);
     file.map_err(|error| Failure::Open(error.into()))
+}
+
+/// What a pipe of Linux holds at most, unless root allows more (pipe(7)).
+const READ_BYTES: usize = 1 << 20;
+
+/// Whether the program was started without that stream, or with one that does not go the way. The standard library opens
+/// /dev/null for both ways in the place of a closed one, and takes errors of one that goes the other way for an end or a success.
+#[cfg(unix)]
+fn is_closed(stream: impl std::os::fd::AsFd, way: rustix::fs::OFlags) -> bool {
+    use rustix::fs::{OFlags, fcntl_getfl, fstat, stat};
+    let ways = fcntl_getfl(&stream).map(|flags| flags & OFlags::RWMODE);
+    let is_null = || match (fstat(&stream), stat("/dev/null")) {
+        (Ok(this), Ok(null)) => (this.st_dev, this.st_ino) == (null.st_dev, null.st_ino),
+        _ => false,
+    };
+    ways != Ok(way) && (ways != Ok(OFlags::RDWR) || is_null())
 }
 
 /// The rest of the regular file that standard input is, if it is one with a length.
@@ -58,13 +84,23 @@ pub(crate) struct StandardOutput {
 
 impl StandardOutput {
     /// # Errors
-    /// If standard output is a terminal, or no file can be created.
+    /// If standard output is closed or a terminal, or no file can be created.
     pub(crate) fn new() -> Result<StandardOutput, Failure> {
-        if io::stdout().is_terminal() {
-            return Err(Failure::Terminal);
+        #[cfg(unix)]
+        if is_closed(io::stdout(), rustix::fs::OFlags::WRONLY) {
+            let because = "is closed, or /dev/null that is open for reading too";
+            return Err(Failure::NotRedirected { because });
         }
-        let file = tempfile::tempfile().map_err(temporary)?;
+        if io::stdout().is_terminal() {
+            let because = "is a terminal, and a file may contain orders to it";
+            return Err(Failure::NotRedirected { because });
+        }
+        let file = tempfile::tempfile().map_err(StandardOutput::failed)?;
         Ok(StandardOutput { file })
+    }
+
+    fn failed(source: io::Error) -> Failure {
+        temporary("output", source)
     }
 
     /// Makes room for that many bytes.
@@ -72,7 +108,7 @@ impl StandardOutput {
     /// # Errors
     /// If the system refuses.
     pub(crate) fn resize(&self, len_bytes: u64) -> Result<(), Failure> {
-        self.file.set_len(len_bytes).map_err(temporary)
+        self.file.set_len(len_bytes).map_err(StandardOutput::failed)
     }
 
     /// The bytes, for the library to write.
@@ -80,7 +116,7 @@ impl StandardOutput {
     /// # Errors
     /// When the process has no handle left.
     pub(crate) fn host_file(&self) -> Result<HostFile, Failure> {
-        let file = self.file.try_clone().map_err(temporary)?;
+        let file = self.file.try_clone().map_err(StandardOutput::failed)?;
         let file = HostFile::from_file(file, "-", true);
         file.map_err(|error| Failure::Open(error.into()))
     }
@@ -101,8 +137,9 @@ impl StandardOutput {
     }
 }
 
-fn temporary(source: io::Error) -> Failure {
+fn temporary(stream: &'static str, source: io::Error) -> Failure {
     Failure::Temporary {
+        stream,
         folder: std::env::temp_dir(),
         source,
     }

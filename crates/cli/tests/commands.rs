@@ -691,6 +691,76 @@ fn a_reader_that_wants_no_more_ends_a_copy_without_a_word() {
 
 #[cfg(unix)]
 #[test]
+fn a_standard_stream_that_cannot_be_used_is_refused_and_an_empty_one_is_empty() {
+    let folder = Folder::new("shut");
+    let bytes = folder.file("model", 5000);
+    let script = |script: &str, arguments: &[&str]| {
+        fs::write(folder.path("back"), "kept").unwrap();
+        let program = folder.command(arguments);
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", script, "sh"]).arg(program.get_program());
+        shell.args(arguments).current_dir(&folder.0);
+        let run = Run(shell.env("TRANSLOAD_PROFILE", "").output().unwrap());
+        (run, fs::read(folder.path("back")).unwrap())
+    };
+    let (input, output) = (["copy", "-", "cpu:0/file:back"], ["copy", "model", "-"]);
+    let temporary = "; TMPDIR names another directory\n";
+    for (line, arguments, code, told) in [
+        (
+            r#"exec "$@" <&-"#,
+            input,
+            2,
+            "cannot read standard input: it is closed",
+        ),
+        (
+            r#"exec "$@" 0>other"#,
+            input,
+            2,
+            "cannot read standard input: it is closed",
+        ),
+        (
+            r#"exec "$@" <."#,
+            input,
+            2,
+            "cannot read standard input: Is a directory",
+        ),
+        (r#"cat model | TMPDIR=/nowhere "$@""#, input, 2, temporary),
+        (
+            r#"cat model | (ulimit -f 1; exec "$@")"#,
+            input,
+            5,
+            temporary,
+        ),
+        (r#"exec "$@" >&-"#, output, 2, "standard output is closed"),
+        (
+            r#"exec "$@" 1<model"#,
+            output,
+            2,
+            "standard output is closed",
+        ),
+        (r#"TMPDIR=/nowhere exec "$@" | cat"#, output, 0, temporary),
+    ] {
+        let (run, back) = script(line, &arguments);
+        assert_eq!(run.code(), code, "{line}: {}", run.stderr());
+        let said = run.stderr();
+        assert!(said.contains(told), "{line}: {said}");
+        assert_eq!(said.contains("TMPDIR"), told == temporary, "{line}: {said}");
+        assert_eq!(
+            (&back[..], run.stdout()),
+            (&b"kept"[..], String::new()),
+            "{line}"
+        );
+    }
+    let (run, back) = script(r#"exec "$@" </dev/null"#, &input);
+    assert_eq!((run.code(), back), (0, Vec::new()), "{}", run.stderr());
+    let (run, _) = script(r#"exec "$@" >/dev/null"#, &output);
+    assert_eq!(run.code(), 0, "{}", run.stderr());
+    let (run, back) = script(r#"cat model | "$@""#, &input);
+    assert_eq!((run.code(), back), (0, bytes), "{}", run.stderr());
+}
+
+#[cfg(unix)]
+#[test]
 fn names_that_are_not_text_are_names_of_files_everywhere() {
     use std::ffi::{OsStr, OsString};
     use std::os::unix::ffi::OsStrExt;
