@@ -68,6 +68,23 @@ impl Command {
         }
     }
 
+    /// The places that it names, of those commands that use no others.
+    pub(crate) fn places(&self) -> Option<Vec<Place>> {
+        match self {
+            Command::Copy(options) => {
+                let stops = options.stops.iter().filter_map(|word| match word {
+                    Word::Stop(stop) => Some(stop.place()),
+                    Word::And => None,
+                });
+                Some(stops.collect())
+            }
+            Command::Explain(options) => Some(vec![options.src, options.dst]),
+            Command::Load(options) => Some(options.to.clone()),
+            Command::Serve(options) => Some(options.offer.clone()),
+            _ => None,
+        }
+    }
+
     /// Whether it writes the bytes of a file to standard output, so that all it says goes to standard error.
     pub(crate) fn writes_standard_output(&self) -> bool {
         let Command::Copy(options) = self else {

@@ -17,11 +17,13 @@ use crate::failure::Failure;
 use crate::nodes::{Lack, Nodes};
 use crate::output::Output;
 
-/// The costs that a command asks for, and the machines that it connects to.
+/// The costs that a command asks for, the machines that it connects to, and the places that it names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked<'a> {
     pub(crate) costs: Wanted<'a>,
     pub(crate) nodes: &'a Nodes,
+    /// `None` where it uses every device.
+    pub(crate) places: Option<&'a [Place]>,
 }
 
 /// A manager, and the simulated part of its machine.
@@ -39,12 +41,6 @@ pub(crate) struct Machine {
     sim: Option<Sim>,
     /// Whether the machine exists only as a description.
     is_described: bool,
-}
-
-impl<'a> Asked<'a> {
-    pub(crate) fn new(costs: Wanted<'a>, nodes: &'a Nodes) -> Asked<'a> {
-        Asked { costs, nodes }
-    }
 }
 
 impl Machine {
@@ -91,7 +87,7 @@ impl Machine {
         let lacks = asked.nodes.connect(&manager)?;
         let networks = asked.nodes.networks(&manager);
         // Costs are checked against the devices that take part, so these open first.
-        match asked.nodes.places() {
+        match asked.places {
             Some(places) => places
                 .iter()
                 .for_each(|place| drop(manager.resolve(*place))),

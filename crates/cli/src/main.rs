@@ -63,9 +63,14 @@ fn main() -> ExitCode {
     interrupt::watch(form);
     let mut output = Output::new(form);
     let machine = arguments.command.machine();
-    let wanted = Wanted::of(machine.and_then(|options| options.profile.as_deref()));
+    let costs = Wanted::of(machine.and_then(|options| options.profile.as_deref()));
+    let places = arguments.command.places();
     let done = Nodes::of(&arguments.command).and_then(|nodes| {
-        let asked = Asked::new(wanted, &nodes);
+        let asked = Asked {
+            costs,
+            nodes: &nodes,
+            places: places.as_deref(),
+        };
         run(&arguments.command, asked, &mut output)
     });
     match done {

@@ -19,7 +19,6 @@ use crate::failure::Failure;
 use crate::json;
 use crate::machine::{Asked, Machine};
 use crate::output::Output;
-use crate::stop::Word;
 
 /// Another machine, as it is typed: `box2=10.0.0.2:7171,PUBLIC_KEY`.
 #[derive(Clone, Debug)]
@@ -112,8 +111,6 @@ pub(crate) struct Nodes {
     checksums: bool,
     /// The command goes on without those that cannot be connected to.
     may_lack: bool,
-    /// The places that the command names, where it uses no others.
-    places: Option<Vec<Place>>,
 }
 
 /// A machine that could not be connected to, and why.
@@ -139,7 +136,6 @@ impl Nodes {
             trusted_network: options.trusted_network,
             checksums: options.checksums,
             may_lack: matches!(command, Command::Devices(_)),
-            places: command.places(),
         };
         if let Some(path) = &options.nodes {
             nodes.read(path)?;
@@ -155,7 +151,7 @@ impl Nodes {
             });
         }
         nodes.given = nodes.all.iter().map(|node| node.name.to_string()).collect();
-        if let Some(places) = &nodes.places {
+        if let Some(places) = command.places() {
             let named = |node: &NodeSpec| places.iter().any(|place| node.has(*place));
             nodes.all.retain(named);
         }
@@ -197,11 +193,6 @@ impl Nodes {
             )),
             _ => Ok(()),
         }
-    }
-
-    /// The places that the command names; `None` where it uses every device.
-    pub(crate) fn places(&self) -> Option<&[Place]> {
-        self.places.as_deref()
     }
 
     /// The names of those that were given.
@@ -279,25 +270,6 @@ impl NodeSpec {
         match place.device {
             DeviceName::Id(id) => id.node.name() == Some(self.name),
             _ => false,
-        }
-    }
-}
-
-impl Command {
-    /// The places that it names, of those commands that use no others.
-    fn places(&self) -> Option<Vec<Place>> {
-        match self {
-            Command::Copy(options) => {
-                let stops = options.stops.iter().filter_map(|word| match word {
-                    Word::Stop(stop) => Some(stop.place()),
-                    Word::And => None,
-                });
-                Some(stops.collect())
-            }
-            Command::Explain(options) => Some(vec![options.src, options.dst]),
-            Command::Load(options) => Some(options.to.clone()),
-            Command::Serve(options) => Some(options.offer.clone()),
-            _ => None,
         }
     }
 }

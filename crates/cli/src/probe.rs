@@ -48,7 +48,10 @@ pub(crate) fn run(
         Some(path) => Machine::described_keeping(path, Wanted::Default, verdicts)?,
         None => Machine::keeping(
             None,
-            Asked::new(Wanted::Default, asked.nodes),
+            Asked {
+                costs: Wanted::Default,
+                ..asked
+            },
             verdicts,
             false,
         )?,

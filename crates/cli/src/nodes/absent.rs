@@ -4,7 +4,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use transload::model::Name;
-use transload::{ErrorClass, Place, TransferManager};
+use transload::{ErrorClass, TransferManager};
 
 use crate::arguments::{Command, ServeArguments};
 use crate::failure::Failure;
@@ -77,11 +77,6 @@ impl Nodes {
 
     pub(crate) fn spare(&self, _: Option<&Path>) -> Result<(), Failure> {
         Ok(())
-    }
-
-    /// Every device is used.
-    pub(crate) fn places(&self) -> Option<&[Place]> {
-        None
     }
 
     pub(crate) fn given(&self) -> &[String] {
