@@ -17,17 +17,18 @@ pub(crate) fn command() -> Command {
 /// Wraps what clap does not: the usage, and options that are longer than a line.
 pub(crate) fn fitted(text: &str) -> String {
     match columns() {
-        Some(columns) => text
-            .lines()
-            .map(|line| folded(line, columns) + "\n")
-            .collect(),
-        None => text.into(),
+        Some(columns) => {
+            let lines: Vec<String> = text.lines().map(|line| folded(line, columns)).collect();
+            lines.join("\n")
+        }
+        None => text.trim_end().into(),
     }
 }
 
-/// The columns of a terminal that is too narrow for the texts as they are.
+/// The columns of a terminal that is too narrow for the texts as they are. As clap does, it asks standard output first.
 fn columns() -> Option<usize> {
-    let (_, columns) = Term::stdout().size_checked()?;
+    let size = Term::stdout().size_checked();
+    let (_, columns) = size.or_else(|| Term::stderr().size_checked())?;
     (columns < WRITTEN_FOR).then_some(columns.max(NARROWEST).into())
 }
 

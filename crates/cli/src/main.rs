@@ -113,7 +113,7 @@ fn refuse(mut error: clap::Error) -> ExitCode {
             false => text.ansi().to_string(),
         };
         // A reader that closed the pipe has read enough of the help.
-        let _ = output.text(&help::fitted(&text));
+        let _ = output.line(help::fitted(&text));
         return ExitCode::SUCCESS;
     }
     // What was typed is on one line then, and the lines are the parser's.
@@ -147,7 +147,7 @@ fn refuse(mut error: clap::Error) -> ExitCode {
             match text.strip_prefix("error: ") {
                 Some(text) => output.error(text),
                 // The help, where no command was typed.
-                None => drop(writeln!(io::stderr(), "{text}")),
+                None => drop(writeln!(io::stderr(), "{}", help::fitted(&text))),
             }
         }
     }

@@ -152,6 +152,16 @@ fn help_fits_a_terminal_of_40_columns() {
         let dressed = show(&folder, Watched::Stdout, 40, &[], &arguments);
         assert!(dressed.contains('\u{1b}'), "{dressed:?}");
     }
+    // Without a command it is an error, on whichever of the two is a terminal.
+    let wide = folder.run(&[]).stderr();
+    assert!(wide.lines().any(|line| line.chars().count() > 40), "{wide}");
+    for watched in [Watched::Both, Watched::Stderr] {
+        let narrow = show(&folder, watched, 40, &[], &[]);
+        for line in narrow.lines() {
+            assert!(line.chars().count() <= 40, "{line:?}");
+        }
+        assert_eq!(words(&narrow), words(&wide));
+    }
 }
 
 /// Names that give orders to a terminal: they clear it, set its title, go on in a line of their own, and turn the line.
