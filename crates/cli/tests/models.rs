@@ -255,7 +255,10 @@ fn a_tensor_of_an_unknown_type_or_of_a_name_that_is_no_utf8_is_listed_and_named(
     };
     assert_eq!(told(0), json!(["a", "GGML_142", 160]));
     assert_eq!(told(1), json!([r"t\xE4", "I8", 4]));
-    let words = ["tensor \"a\" is of the type GGML_142", "`only`"];
+    let words = [
+        "tensor \"a\" is of the type GGML_142",
+        "choose the others, with --only",
+    ];
     refused(&folder, &["load", "m.gguf"], 3, &words);
     let only = [
         "load",
