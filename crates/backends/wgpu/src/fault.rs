@@ -7,6 +7,8 @@ use wgpu::wgc::command::{ClearError, CommandEncoderError, TransferError};
 use wgpu::wgc::device::{DeviceError, queue::QueueSubmitError};
 use wgpu::wgc::error::ContextError;
 
+use crate::storage::one_line;
+
 /// A validation error about an object that its owner has destroyed, mapped, or made on another device
 /// is the caller's mistake, because this backend's own objects are in none of these states. Any other
 /// error is a failure.
@@ -17,10 +19,10 @@ pub(crate) fn fault_of(error: &wgpu::Error) -> Fault {
         }
         wgpu::Error::Validation { description, .. } => match mistake(error) {
             Some(message) => Fault::new(ErrorClass::Caller, message),
-            None => Fault::new(ErrorClass::Failed, description.clone()),
+            None => Fault::new(ErrorClass::Failed, one_line(description)),
         },
         wgpu::Error::Internal { description, .. } => {
-            Fault::new(ErrorClass::Failed, description.clone())
+            Fault::new(ErrorClass::Failed, one_line(description))
         }
     }
 }
@@ -61,4 +63,19 @@ fn is_of_commands(error: &CommandEncoderError) -> bool {
                 ClearError::DestroyedResource(_)
             ))
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_causes_of_an_error_are_told_on_one_line() {
+        let error = wgpu::Error::Validation {
+            source: "the cause".into(),
+            description: "Validation Error\n\nCaused by:\n  In a call\n    the cause\n".into(),
+        };
+        let told = "Validation Error Caused by: In a call the cause";
+        assert_eq!(fault_of(&error), Fault::new(ErrorClass::Failed, told));
+    }
 }

@@ -33,6 +33,11 @@ pub(crate) fn failed(error: &dyn std::fmt::Display) -> Fault {
     Fault::new(ErrorClass::Failed, error.to_string())
 }
 
+/// A text of wgpu's or a browser's, which may have a line for each cause, on one line.
+pub(crate) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 pub(crate) fn refused(memory: MemoryId, len_bytes: u64, fault: Fault) -> AllocError {
     match fault.class {
         ErrorClass::Exhausted => AllocError::OutOfMemory {

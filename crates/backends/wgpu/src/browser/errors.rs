@@ -5,6 +5,8 @@ use std::pin::Pin;
 
 use transload_hal::{ErrorClass, Fault};
 
+use crate::storage::one_line;
+
 /// Listens to what a device complains of, from the call that makes it to [`Scopes::end`].
 ///
 /// Of three sorts of errors two are listened for: wgpu 30.0.1 panics when it takes an internal error out of
@@ -53,10 +55,10 @@ fn fault_of(error: &wgpu::Error) -> Fault {
             Fault::new(ErrorClass::Exhausted, "the browser is out of memory for it")
         }
         wgpu::Error::Validation { description, .. } => {
-            Fault::new(ErrorClass::Caller, description.clone())
+            Fault::new(ErrorClass::Caller, one_line(description))
         }
         wgpu::Error::Internal { description, .. } => {
-            Fault::new(ErrorClass::Failed, description.clone())
+            Fault::new(ErrorClass::Failed, one_line(description))
         }
     }
 }
