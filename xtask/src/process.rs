@@ -1,6 +1,6 @@
 //! Runs a command to its end or to its limit, and keeps its output.
 //!
-//! A limit counts processor time, and time without any: on a machine that is slow or busy a command takes longer by the
+//! A limit counts processor time, and time with nearly none: on a machine that is slow or busy a command takes longer by the
 //! clock, and is not hanging.
 
 use std::collections::BTreeSet;
@@ -42,16 +42,18 @@ pub(crate) enum Ending {
 pub(crate) struct Limit {
     /// The processor time that it may use, with all that it starts.
     pub(crate) busy: Duration,
-    /// The longest time in which none of them uses any.
+    /// The longest time in which all of them together use less than a hundredth of a processor. A wait that looks at times,
+    /// and a session that sends signs of life, use less; a command beside many others on a slow machine gets more.
     pub(crate) idle: Duration,
 }
 
 impl Limit {
-    /// A limit for a command that computes for at most `minutes`, and waits for others (a disk, a registry) for five.
+    /// A limit for a command that computes for at most `minutes`, and nearly only waits (for a registry, or for a test until the
+    /// test's own limit) for twenty.
     pub(crate) const fn minutes(minutes: u64) -> Self {
         Self {
             busy: Duration::from_secs(minutes * 60),
-            idle: Duration::from_secs(300),
+            idle: Duration::from_secs(20 * 60),
         }
     }
 }
@@ -89,11 +91,13 @@ pub(crate) fn run(command: &mut Command, limit: Limit) -> Result<Finished> {
         let _ = sender.send(());
         read.map(|_| bytes)
     });
-    let mut watch = Watch::new(child.id(), limit);
+    let (start, id) = (Instant::now(), child.id());
+    let mut watch = Watch::new(limit);
+    let mut look = || watch.look(start.elapsed(), used_by(id, start));
     let killed = loop {
         match receiver.recv_timeout(Watch::PERIOD) {
             Err(RecvTimeoutError::Timeout) => {
-                if let Some(why) = watch.look() {
+                if let Some(why) = look() {
                     kill_family(&mut child)?;
                     break Some(why);
                 }
@@ -102,7 +106,7 @@ pub(crate) fn run(command: &mut Command, limit: Limit) -> Result<Finished> {
         }
     };
     // An ended process keeps its figures until its parent waits for it.
-    watch.look();
+    look();
     let status = child.wait()?;
     let bytes = match reading.join() {
         Ok(bytes) => bytes?,
@@ -123,37 +127,34 @@ pub(crate) fn run(command: &mut Command, limit: Limit) -> Result<Finished> {
 /// What a command and all that it started have used of the processors, as Linux tells it. Elsewhere nothing tells, and
 /// the clock counts as processor time.
 struct Watch {
-    child: u32,
     limit: Limit,
-    start: Instant,
     busy: Duration,
-    /// When `busy` was last seen to change.
-    changed: Instant,
+    /// What they had used at the last look: less than `busy` where a process ended and its parent did not wait for it.
+    last: Duration,
+    /// When they were last seen not to be idle, and what they have used since.
+    stirred: Duration,
+    since: Duration,
 }
 
 impl Watch {
     const PERIOD: Duration = Duration::from_secs(1);
 
-    fn new(child: u32, limit: Limit) -> Self {
-        let start = Instant::now();
+    fn new(limit: Limit) -> Self {
         Self {
-            child,
             limit,
-            start,
             busy: Duration::ZERO,
-            changed: start,
+            last: Duration::ZERO,
+            stirred: Duration::ZERO,
+            since: Duration::ZERO,
         }
     }
 
-    /// The limit that is passed, if one is.
-    fn look(&mut self) -> Option<String> {
-        let used = if cfg!(target_os = "linux") {
-            family(self.child).iter().map(|(_, used)| used).sum()
-        } else {
-            self.start.elapsed()
-        };
-        if used != self.busy {
-            self.changed = Instant::now();
+    /// The limit that is passed, if one is, when they have used `used` of the processors at `now`, counted from the start.
+    fn look(&mut self, now: Duration, used: Duration) -> Option<String> {
+        self.since += used.saturating_sub(self.last);
+        self.last = used;
+        if self.since * 100 > self.limit.idle {
+            (self.stirred, self.since) = (now, Duration::ZERO);
         }
         // A process that ended without its parent's wait takes its time along.
         self.busy = self.busy.max(used);
@@ -161,14 +162,23 @@ impl Watch {
             let told = seconds(self.limit.busy);
             return Some(format!("it used more than {told} of processor time"));
         }
-        let idle = self.changed.elapsed();
+        let idle = now - self.stirred;
         (idle > self.limit.idle).then(|| {
             format!(
-                "it used no processor for {}, and {} before",
+                "it used less than 1 % of a processor for {}, and {} in all",
                 seconds(idle),
                 seconds(self.busy)
             )
         })
+    }
+}
+
+/// What a child that started at `start` and all that it started have used of the processors.
+fn used_by(child: u32, start: Instant) -> Duration {
+    if cfg!(target_os = "linux") {
+        family(child).iter().map(|(_, used)| used).sum()
+    } else {
+        start.elapsed()
     }
 }
 
@@ -335,7 +345,34 @@ mod tests {
         let Ending::Killed(why) = finished.ending else {
             panic!("{:?}", finished.ending);
         };
-        assert!(why.contains("no processor"), "{why}");
+        assert!(why.contains("less than 1 %"), "{why}");
+    }
+
+    #[test]
+    fn a_hang_that_polls_is_idle_and_a_command_that_hardly_gets_a_processor_is_not() {
+        let hour = |each: f64| {
+            let mut watch = Watch::new(LIMIT);
+            (1..=3600_u32).find_map(|second| {
+                let used = Duration::from_secs_f64(f64::from(second) * each);
+                watch.look(Duration::from_secs(second.into()), used)
+            })
+        };
+        assert!(hour(0.009).unwrap().contains("less than 1 %"));
+        assert_eq!(hour(0.011), None);
+        assert!(hour(0.9).unwrap().contains("processor time"));
+    }
+
+    #[test]
+    fn time_that_an_ended_process_takes_along_is_no_sign_of_life_and_stays_counted() {
+        let mut watch = Watch::new(LIMIT);
+        let mut look =
+            |second, used| watch.look(Duration::from_secs(second), Duration::from_secs(used));
+        assert_eq!(look(1, 50), None);
+        let killed = (2..3600).find(|second| look(*second, 10).is_some());
+        assert_eq!(killed, Some(2 + LIMIT.idle.as_secs()));
+        // What came after the loss is a sign of life, though less than the most.
+        assert_eq!(look(3600, 30), None);
+        assert_eq!(watch.busy, Duration::from_secs(50));
     }
 
     #[test]
@@ -368,5 +405,5 @@ mod tests {
         }
     }
 
-    const LIMIT: Limit = Limit::minutes(1);
+    const LIMIT: Limit = Limit::minutes(30);
 }

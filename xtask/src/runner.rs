@@ -162,5 +162,6 @@ const ALONE: [&str; 2] = [
 ];
 const LIMIT_ALONE: Limit = Limit {
     busy: Duration::from_secs(24 * 3600),
-    ..LIMIT
+    // Longer than the watchdog's, which says more.
+    idle: Duration::from_secs(600),
 };

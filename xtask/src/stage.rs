@@ -216,7 +216,8 @@ impl Verdict {
     }
 }
 
-/// No single command of the run computes nearly this long. A test that hangs ends by the limit of its own.
+/// No single command of the run computes nearly this long. A test that hangs ends sooner, by the limit of the runner
+/// (`runner.rs`) or of pytest (`python/pyproject.toml`); what neither runs ends by this one.
 pub(crate) const COMMAND_LIMIT: Limit = Limit::minutes(180);
 
 #[cfg(test)]
