@@ -1,6 +1,6 @@
 //! Model files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -108,13 +108,17 @@ impl Wanted {
     }
 
     /// Starts to load a model. Its other parts are taken from those that are `left`.
-    fn start(&self, py: Python<'_>, path: &PathBuf, left: &mut Vec<PathBuf>) -> PyResult<Loading> {
+    fn start(&self, py: Python<'_>, path: &Path, left: &mut Vec<PathBuf>) -> PyResult<Loading> {
         let loader = loader(py)?;
         let model = py
             .detach(|| Model::open(path))
             .map_err(|error| errors::raise(py, &error))?;
-        let is_of_it = |other: &PathBuf| model.files().iter().any(|file| file.path() == other);
-        left.retain(|other| other == path || !is_of_it(other));
+        let own = located(path);
+        let of_it: Vec<PathBuf> = { model.files().iter() }
+            .map(|file| located(file.path()))
+            .filter(|file| *file != own)
+            .collect();
+        left.retain(|other| !of_it.contains(&located(other)));
         let loading = py.detach(|| {
             let mut load = loader.load(&model);
             if let Some(only) = &self.only {
@@ -137,6 +141,18 @@ impl Wanted {
         });
         loading.map_err(|error| errors::raise(py, &error))
     }
+}
+
+/// The path with its folder as the system has it, so that each spelling of a file's name is the same. A link in the place of the
+/// file stays: the other parts of its model lie beside the link.
+fn located(path: &Path) -> PathBuf {
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let folder = folder.canonicalize();
+    let whole = folder.ok().zip(path.file_name());
+    whole.map_or_else(|| path.to_owned(), |(folder, name)| folder.join(name))
 }
 
 /// Reads one path or several.

@@ -1,6 +1,7 @@
 """Model files: loaded, streamed and inspected, against the package safetensors."""
 
 import json
+import os
 import struct
 
 import numpy as np
@@ -224,7 +225,7 @@ def test_shards_are_loaded_by_their_index(tmp_path):
         assert len(transload.inspect(source)["files"]) == len([path for path in paths if path.suffix == ".safetensors"])
 
 
-def test_numbered_shards_are_one_model_however_they_are_named(tmp_path):
+def test_numbered_shards_are_one_model_however_they_are_named(tmp_path, monkeypatch):
     paths = [tmp_path / f"m-{number:05}-of-00002.safetensors" for number in (1, 2)]
     made = {"a": np.arange(3), "b": np.arange(4)}
     for path, name in zip(paths, made):
@@ -234,8 +235,14 @@ def test_numbered_shards_are_one_model_however_they_are_named(tmp_path):
     # In the order of their arrival.
     assert sorted(name for name, _ in transload.stream(paths)) == ["a", "b"]
     assert transload.inspect(paths[1])["files"] == paths
-    with pytest.raises(ValueError, match='path: .*"a"'):
-        transload.load([paths[0], paths[0]])
+    monkeypatch.chdir(tmp_path)
+    tmp_path.joinpath("link").symlink_to(tmp_path)
+    for one, other in [("./", ""), ("", tmp_path), ("link", "")]:
+        mixed = [os.path.join(one, paths[0].name), os.path.join(other, paths[1].name)]
+        same(transload.load(mixed), made)
+        assert sorted(name for name, _ in transload.stream(mixed)) == ["a", "b"]
+        with pytest.raises(ValueError, match='path: .*"a"'):
+            transload.load([mixed[0], os.path.join(other, paths[0].name)])
     paths[0].unlink()
     with pytest.raises(errors.ModelError, match="lacks 1 of its 2 files") as raised:
         transload.load(paths[1])
