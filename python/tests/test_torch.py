@@ -200,8 +200,11 @@ def test_whole_numbers_become_parameters_without_a_gradient(tmp_path: Path) -> N
     path = tmp_path / "m.safetensors"
     transload.save({"weight": torch.ones(3, 3, dtype=torch.int8), "bias": torch.full((3,), 7.0)}, path)
     module = torch.nn.Linear(3, 3)
+    former = module.weight
     transload.torch.load_into(module, path)
     assert (module.weight.dtype, module.weight.requires_grad) == (torch.int8, False)
+    # Another module may hold it.
+    assert former.requires_grad
     assert (module.bias[0].item(), module.bias.requires_grad) == (7, True)
 
 
@@ -271,6 +274,18 @@ def test_what_a_module_has_under_several_names_stays_one(by: str, device: str, t
     assert other.p is not other.q and other.p.data_ptr() == other.q.data_ptr()
     for name, of in module.state_dict().items():
         assert torch.equal(other.state_dict()[name], of), name
+
+
+def test_views_of_another_shape_or_of_other_bytes_are_saved_each(tmp_path: Path) -> None:
+    path, module = tmp_path / "m.safetensors", torch.nn.Module()
+    module.p = torch.nn.Parameter(torch.rand(3))
+    module.q = torch.nn.Parameter(module.p.detach().view(3, 1))
+    module.r = torch.nn.Parameter(module.p.detach()[:2])
+    transload.torch.save_from(module, path)
+    assert transload.inspect(path)["tensors"].keys() == {"p", "q", "r"}
+    transload.torch.load_into(module, path)
+    assert torch.equal(module.q[:, 0], module.p) and torch.equal(module.r, module.p[:2])
+    assert len({of.untyped_storage().data_ptr() for of in module.parameters()}) == 3
 
 
 def test_a_module_is_saved_once_and_read_by_safetensors(tmp_path: Path) -> None:

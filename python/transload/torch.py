@@ -41,8 +41,8 @@ def load_into(
 
     The tensors are not copied, and the module's former ones are freed. A module that was made under
     ``torch.device("meta")`` therefore never has its memory twice. Parameters keep their ``requires_grad``, except those
-    that become whole numbers, which have no gradient. Parameters and buffers that have several names, or share their
-    bytes, stay so; the model needs one of the names.
+    that become whole numbers, which have no gradient. Parameters and buffers that have several names, or share all their
+    bytes in the same shape, stay so; the model needs one of the names. Other views of one memory become separate.
 
     Args:
         module: The module. Optimizers that hold its former parameters do not see the new ones: make them afterwards.
@@ -126,9 +126,11 @@ def load_into(
         for of, parameters, buffers in former:
             of._parameters.update(parameters)
             of._buffers.update(buffers)
+        raise
+    finally:
+        # Other modules may hold the former parameters.
         for of in whole:
             of.requires_grad_(True)
-        raise
     return result
 
 
@@ -141,8 +143,8 @@ def save_from(
 ) -> list[Path]:
     """Saves the parameters and persistent buffers of a module as safetensors, as `transload.save` does.
 
-    Those that have several names, or share their bytes, are saved once, under the first of these names by the alphabet.
-    The metadata has it for each of the others. `load_into` and ``safetensors.torch.load_model`` give all of them their tensor;
+    Those that have several names, or share all their bytes in the same shape, are saved once, under the first of these names by
+    the alphabet. The metadata has it for each of the others. Other views of one memory are saved each. `load_into` and ``safetensors.torch.load_model`` give all of them their tensor;
     loaders that know no ties, such as ``safetensors.torch.load_file``, give the saved name alone.
 
     Args:
