@@ -131,7 +131,12 @@ pub(crate) fn stand_in_for_rustdoc() -> Option<Result<bool>> {
 const STANDING_IN: &str = "TRANSLOAD_XTASK_RUSTDOC";
 
 /// The libraries that programs and authors of backends write against. The others are parts of these.
-const KEPT: [&str; 3] = ["transload", "transload-hal", "transload-tensors"];
+const KEPT: [&str; 4] = [
+    "transload",
+    "transload-hal",
+    "transload-tensors",
+    "transload-testkit",
+];
 
 /// Traits that the compiler implements for nearly every type.
 const UNTOLD: [&str; 6] = [
