@@ -90,7 +90,7 @@ def test_a_device_pointer_is_exported_and_read_by_the_driver():
         # From a thread without a context, as consumers may.
         thread = threading.Thread(target=capsules.delete, args=(managed,))
         thread.start()
-        thread.join(60)
+        thread.join()
 
 
 def test_cuda_array_interface_tells_the_memory():

@@ -181,7 +181,7 @@ def test_callbacks_run_once_each_and_at_once_when_all_is_over():
     for number in range(5):
         pending.add_done_callback(lambda number=number: ran.append(number))
     pending.add_done_callback(all_ran.set)
-    assert all_ran.wait(60)
+    all_ran.wait()
     pending.result()
     assert sorted(ran) == list(range(5))
     pending.add_done_callback(lambda: ran.append("late"))
@@ -199,7 +199,7 @@ def test_callbacks_that_raise_are_reported_and_stop_no_other():
         except ZeroDivisionError:
             raised = [ZeroDivisionError]
         pending.add_done_callback(ran.set)
-        assert ran.wait(60)
+        ran.wait()
         pending.result()
         assert seen + raised == [ZeroDivisionError]
 
@@ -214,7 +214,7 @@ def test_callbacks_may_copy_and_wait():
 
     pending = transload.copy_async(np.ones(LARGE), np.zeros(LARGE))
     pending.add_done_callback(again)
-    assert ran.wait(60)
+    ran.wait()
     pending.result()
     assert seen == [3, 4]
 
@@ -254,8 +254,7 @@ def test_trio_cancels_a_copy():
             await pending
         ended(pending)
         assert pending.done()
-        with trio.move_on_after(60):
-            return (await transload.copy_async(b"abc", "cpu:0")).size
+        return (await transload.copy_async(b"abc", "cpu:0")).size
 
     assert trio.run(main) == 3
 
@@ -265,5 +264,5 @@ def test_asyncio_within_a_thread_while_trio_is_there():
     results = []
     thread = threading.Thread(target=lambda: results.append(asyncio.run(awaited(transload.copy_async(b"ab", "cpu:0")))))
     thread.start()
-    thread.join(60)
+    thread.join()
     assert results[0].size == 2

@@ -84,9 +84,9 @@ transload.save({{'a': src}}, path)
 tensor = transload.copy(src, 'cuda:0')
 driver.control('fault stuck@1')
 signal.signal(signal.SIGALRM, ring)
-# The first one cancels the copy, the second one leaves it.
-signal.setitimer(signal.ITIMER_REAL, 0.2, 0.3)
 try:
+    # The first one cancels the copy, the second one leaves it.
+    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.3)
     {wait}
 except Rang:
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -94,7 +94,7 @@ except Rang:
 # A real program would have to be ended, too: its driver waits for the device.
 os._exit(0)
 """
-    assert python(program, tmp_path / "m.safetensors", env=environment(), timeout=120) == "ended\n"
+    assert python(program, tmp_path / "m.safetensors", env=environment()) == "ended\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the double stands on Linux's memory files")
@@ -118,4 +118,4 @@ stream.close()
 waits.join()
 os._exit(0)
 """
-    assert python(program, tmp_path / "m.safetensors", env=environment(), timeout=120) == "closed\n"
+    assert python(program, tmp_path / "m.safetensors", env=environment()) == "closed\n"

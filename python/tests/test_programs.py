@@ -1,6 +1,7 @@
 """Random programs against a model in NumPy.
 
-The ordinary run has a few; `HYPOTHESIS_PROFILE=full` runs more than 100,000 operations and prints the figures.
+The ordinary run has a few; `HYPOTHESIS_PROFILE=full`, with `-o faulthandler_timeout=0`, runs more than 100,000 operations and
+prints the figures.
 """
 
 import gc
