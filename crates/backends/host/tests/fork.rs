@@ -36,7 +36,7 @@ fn parent_and_child_give_out_no_page_twice() {
     assert!(child >= 0);
     if child == 0 {
         // The alarm kills a child that hangs.
-        alarm(20);
+        alarm(300);
         // The child goes on with a copy of the parent's list of free pages.
         let own = filled(&host, 2);
         drop(early);

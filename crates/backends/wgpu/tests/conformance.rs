@@ -4,9 +4,8 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use common::{Heard, opened, skip};
+use common::{Heard, LONG, opened, skip};
 use transload_hal::MemoryKind;
 use transload_hal::{
     AllocError, AllocSpec, Backend, BackendId, Buffer, DeviceKind, ErrorClass, HostSpan, MemoryId,
@@ -252,10 +251,7 @@ fn a_device_that_is_gone_refuses_and_holds_nobody_up() {
         Err(error) => assert_eq!(error.into_fault().class, ErrorClass::Lost),
         // A lost device may accept a command, and then do nothing.
         Ok(fence) => {
-            assert_eq!(
-                backend.wait(fence, Duration::from_secs(60)),
-                Waited::Settled
-            );
+            assert_eq!(backend.wait(fence, LONG), Waited::Settled);
             let outcome = heard.0.lock().unwrap().remove(0);
             assert!(matches!(outcome, Outcome::Lost(_)), "{outcome:?}");
         }
@@ -296,10 +292,7 @@ fn a_view_inside_a_slot_leaves_the_rest_of_its_words_alone() {
         }];
         // SAFETY: no other code touches the two buffers, which outlive the wait.
         let fence = unsafe { backend.submit(None, &ops, &[]) }.unwrap();
-        assert_eq!(
-            backend.wait(fence, Duration::from_secs(60)),
-            Waited::Settled
-        );
+        assert_eq!(backend.wait(fence, LONG), Waited::Settled);
         let mut found = [0; 18];
         assert!(harness.read(&slot, 0, &mut found));
         let mut wanted = [7; 18];

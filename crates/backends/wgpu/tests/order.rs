@@ -7,16 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use common::{Heard, adapters, part, skip};
+use common::{Heard, LONG, adapters, part, skip};
 use transload_hal::MemoryKind;
 use transload_hal::{
     AllocSpec, Backend, Buffer, ErrorClass, External, Fence, ImportError, MemoryInfo, Op, Outcome,
     SubmitError, Waited,
 };
 use transload_wgpu::{WatchError, Wgpu};
-
-/// A limit that a working backend never reaches.
-const LONG: Duration = Duration::from_secs(120);
 
 /// Devices of the first adapter, all of one instance.
 fn devices<const N: usize>() -> Option<[(wgpu::Device, wgpu::Queue); N]> {
@@ -369,7 +366,7 @@ fn a_submission_whose_slot_is_lost_to_a_later_one_is_told() {
     device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
     device.destroy();
     go_on.send(()).unwrap();
-    let waited = fences.map(|fence| backend.wait(fence, Duration::from_secs(5)));
+    let waited = fences.map(|fence| backend.wait(fence, LONG));
     assert_eq!(waited, [Waited::Settled; 2]);
     let outcomes = heard.0.lock().unwrap().clone();
     assert!(

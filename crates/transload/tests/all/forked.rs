@@ -19,7 +19,7 @@ use transload::{
 const LEN: usize = 8 << 20;
 
 /// Seconds after which the system kills a child that hangs.
-const LIMIT_S: u32 = 20;
+const LIMIT_S: u32 = 300;
 
 /// How a child ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -158,7 +158,7 @@ class Client(unittest.TestCase):
             pass_fds=descriptors,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=300,
         )
         self.assertEqual(ran.returncode, 0, ran.stderr)
         self.assertIn("Ran 1 test", ran.stderr)

@@ -15,7 +15,7 @@ use common::{control, enter, machine, refused};
 use transload_cuda::raw::{CUcontext, CUdevice, CUresult, CallError, Driver};
 
 /// Seconds after which a child that hangs is killed.
-const TOO_LONG_S: u32 = 20;
+const TOO_LONG_S: u32 = 300;
 
 /// Runs code in a child of this process, which exits with a number. Returns the number.
 fn in_child(what: impl FnOnce() -> c_int) -> c_int {

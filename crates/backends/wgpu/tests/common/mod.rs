@@ -76,13 +76,16 @@ pub(crate) fn part(buffer: &Buffer, offset: u64, len_bytes: u64) -> Part<'_> {
     }
 }
 
+/// A limit that a working backend never reaches.
+pub(crate) const LONG: Duration = Duration::from_secs(300);
+
 /// Executes the operations and waits for them.
 pub(crate) fn run(backend: &Wgpu, ops: &[Op<'_>]) -> Result<(), Fault> {
     // SAFETY: the test alone uses the buffers, which outlive the wait.
     let fence = unsafe { backend.submit(None, ops, &[]) }
         .map_err(transload_hal::SubmitError::into_fault)?;
     if !fence.is_immediate() {
-        let waited = backend.wait(fence, Duration::from_secs(60));
+        let waited = backend.wait(fence, LONG);
         assert_eq!(waited, Waited::Settled);
     }
     Ok(())

@@ -129,9 +129,9 @@ pub(crate) fn idle(seat: usize) {
 }
 
 /// The seconds after which a call counts as one that never returns.
-const LIMIT: u32 = 60;
+const LIMIT: u32 = 300;
 
-/// Ends the process when a thread makes no step for a minute, and prints the step of each thread.
+/// Ends the process when a thread makes no step for five minutes, and prints the step of each thread.
 pub(crate) struct Watchdog {
     ended: std::sync::Arc<(Mutex<bool>, Condvar)>,
     thread: Option<std::thread::JoinHandle<()>>,

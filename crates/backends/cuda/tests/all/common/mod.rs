@@ -14,7 +14,7 @@ use transload_cuda::Cuda;
 use transload_cuda::raw::Driver;
 
 /// The limit of a wait for threads that have not freed their resources.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The driver's double with settings for this process. A process has one machine: a test that needs another machine
 /// runs in a process of its own.

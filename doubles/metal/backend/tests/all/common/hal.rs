@@ -65,7 +65,7 @@ impl Bench {
         if fence.is_immediate() {
             return Outcome::Done;
         }
-        let waited = self.metal.wait(fence, Duration::from_secs(20));
+        let waited = self.metal.wait(fence, Duration::from_secs(300));
         assert_eq!(waited, Waited::Settled);
         let heard = self.heard.0.lock().unwrap();
         let of = heard.iter().find(|(told, _)| *told == fence);
