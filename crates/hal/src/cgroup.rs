@@ -35,7 +35,7 @@ impl Memory {
         let limit_bytes = limit(group)?;
         let used = first(group, ["memory.current", "memory.usage_in_bytes"])?;
         let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-        let available_bytes = limit_bytes.saturating_sub(used.saturating_sub(reclaimed(&stat)));
+        let available_bytes = limit_bytes.saturating_sub(held(used, &stat));
         let bytes = |file| first(group, [file]);
         let (swap_limit_bytes, swapped) = match bytes("memory.memsw.limit_in_bytes") {
             // The older version counts memory and swap together.
@@ -59,18 +59,22 @@ impl Memory {
     }
 }
 
-/// What the system drops of a group's memory when it runs short: files in the cache, and what it can read again of file
-/// systems. As the use does, it counts the groups below: in the older version of cgroups those are in lines of their own.
-fn reclaimed(stat: &str) -> u64 {
+/// What a group keeps of its memory when it runs short: all but files in the cache, and what the system can read again of
+/// file systems. As the use does, it counts the groups below: in the older version of cgroups those are in lines of their
+/// own.
+fn held(used: u64, stat: &str) -> u64 {
     let of = |keys: [&str; 3]| {
         let lines = stat.lines().filter_map(|line| line.split_once(' '));
         let known = lines.filter(|(key, _)| keys.contains(key));
         let bytes = known.filter_map(|(_, value)| value.parse::<u64>().ok());
         bytes.reduce(u64::saturating_add)
     };
-    let older = of(["total_inactive_file", "total_active_file", ""]);
-    let newer = || of(["inactive_file", "active_file", "slab_reclaimable"]);
-    older.or_else(newer).unwrap_or(0)
+    let reclaimed = of(["total_inactive_file", "total_active_file", ""])
+        .or_else(|| of(["inactive_file", "active_file", "slab_reclaimable"]));
+    // The use was read before: files that another thread read since do not make room.
+    let own = of(["total_rss", "total_shmem", ""]).or_else(|| of(["anon", "shmem", ""]));
+    used.saturating_sub(reclaimed.unwrap_or(0))
+        .max(own.unwrap_or(0))
 }
 
 /// The folders of the cgroups of this process and of those above them, of either version of cgroups. In a container the
@@ -124,12 +128,16 @@ mod tests {
         write("memory.current", "5000\n");
         write(
             "memory.stat",
-            "anon 3000\nactive_file 500\ninactive_file 1500\nshmem 9\n",
+            "anon 2900\nactive_file 500\ninactive_file 1500\nshmem 9\n",
         );
         assert_eq!(Memory::of(folder.path()), None);
         write("memory.max", "8000\n");
         let found = Memory::of(folder.path()).unwrap();
         assert_eq!((found.limit_bytes, found.available_bytes), (8000, 5000));
+        // Most of these files came between the two looks.
+        write("memory.current", "3100\n");
+        let found = Memory::of(folder.path()).unwrap();
+        assert_eq!(found.available_bytes, 8000 - 2909);
         write("memory.max", "1000\n");
         assert_eq!(Memory::of(folder.path()).unwrap().available_bytes, 0);
     }
