@@ -217,7 +217,7 @@ fn an_adapter_in_software_and_a_probe_stay_within_the_memory_of_a_cgroup() {
         assert!(run.stderr().contains("wgpu:0/"), "{}", run.stderr());
     }
     // Some of them fit without what carries them there.
-    for mebibytes in (40..=104).step_by(8) {
+    for mebibytes in (56..=104).step_by(16) {
         folder.model("model", mebibytes << 20);
         let run = group.run(&folder, &["load", "model", "--to", "wgpu:0/device"]);
         let code = run.code();

@@ -434,10 +434,11 @@ impl fmt::Display for TransferFailure {
             let (arrived, of) = (self.leading_bytes, self.len_bytes);
             write!(f, "; {arrived} of {of} bytes had arrived")?;
         }
-        // Routes that failed alike are told together. Those over a device that the first one lost say no more.
+        // Routes that failed alike are told together. Those over a lost device say no more than the first one.
+        let is_lost = self.fault.class == ErrorClass::Lost;
         let others = self.others.iter();
         let others: Vec<_> = others
-            .filter(|(_, fault)| fault.class != ErrorClass::Lost || *fault != self.fault)
+            .filter(|(_, fault)| !is_lost || fault.class != ErrorClass::Lost)
             .collect();
         let alike = others.chunk_by(|one, two| one.1 == two.1);
         for (at, alike) in alike.enumerate() {

@@ -383,34 +383,6 @@ fn a_lost_device_is_said_to_be_lost_and_the_others_go_on() {
     assert_eq!(bench.budget.used_bytes(), 0);
 }
 
-#[test]
-fn a_second_device_that_is_lost_is_told_after_the_first_one_and_one_device_once() {
-    for is_second_lost in [false, true] {
-        let pair = Pair::new(&joined("native").machine());
-        pair.bench.sim.lose_device(common::device("sim:1"));
-        if is_second_lost {
-            let link = (mem("sim:0/device"), mem("cpu:0/pinned"));
-            let rule = Rule::lose_device().over(link.0, link.1);
-            pair.bench.sim.add_rule(rule);
-        }
-        let (failure, told) = pair.failure(&pair.request());
-        let others: Vec<_> = failure.others.iter().map(|(_, fault)| fault).collect();
-        assert!(failure.fault.message.contains("sim:1"), "{told}");
-        assert!(
-            others.iter().all(|of| of.class == ErrorClass::Lost),
-            "{told}"
-        );
-        let second = others.iter().find(|of| of.message != failure.fault.message);
-        assert_eq!(second.is_some(), is_second_lost, "{told}");
-        assert!(
-            second.is_none_or(|of| told.contains(&*of.message)),
-            "{told}"
-        );
-        assert_eq!(told.matches(&*failure.fault.message).count(), 1, "{told}");
-        assert_eq!(told.contains("also tried"), is_second_lost, "{told}");
-    }
-}
-
 /// `Completion::Timed` is the mode of `Sim::new`; the times above depend on it.
 #[test]
 fn time_passes_only_when_it_is_told_to() {
