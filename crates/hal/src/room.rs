@@ -3,6 +3,7 @@
 
 use std::format;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::cgroup::Memory;
 use crate::{AllocError, ErrorClass, Fault, MemoryId};
@@ -37,60 +38,89 @@ pub struct Room {
 #[derive(Debug, Default)]
 pub struct Taken {
     len_bytes: u64,
+    epoch: u64,
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        LEDGER.live.fetch_sub(self.len_bytes, Ordering::Relaxed);
+        LEDGER.give_back(self);
     }
 }
 
 /// What the process took of its cgroups' memory.
 static LEDGER: Ledger = Ledger::new();
 
-/// The system counts memory when it is written, not when it is allocated. A ledger knows what was taken since: what the
-/// system has less of was written.
+/// The system counts memory when it is written, not when it is allocated. A ledger knows what was taken, and what was left
+/// before; what is left now tells how much of it is written, as long as nothing else writes or frees much meanwhile. An epoch
+/// ends when all is written: the system's count tells all then.
 struct Ledger {
-    live: AtomicU64,
-    /// What of it may not be written yet.
-    unwritten: AtomicU64,
-    /// What was left by the system's count, when it was last asked.
-    left: AtomicU64,
+    account: Mutex<Account>,
+    epoch: AtomicU64,
+    /// What was given back since the last look, of what was taken in this epoch and before.
+    given_back: AtomicU64,
+    older_given_back: AtomicU64,
+}
+
+struct Account {
+    /// What was taken in this epoch, and lives.
+    taken: u64,
+    /// What would be left by the system's count if nothing of that were written.
+    full: u64,
 }
 
 impl Ledger {
     const fn new() -> Ledger {
         Ledger {
-            live: AtomicU64::new(0),
-            unwritten: AtomicU64::new(0),
-            left: AtomicU64::new(0),
+            account: Mutex::new(Account { taken: 0, full: 0 }),
+            epoch: AtomicU64::new(0),
+            given_back: AtomicU64::new(0),
+            older_given_back: AtomicU64::new(0),
         }
     }
 
-    /// Returns how much of what is left by the system's count was not taken.
-    fn settle(&self, left: u64) -> u64 {
-        let written = { self.left.swap(left, Ordering::Relaxed) }.saturating_sub(left);
-        let live = self.live.load(Ordering::Relaxed);
-        let still = |unwritten: u64| Some(unwritten.saturating_sub(written).min(live));
-        let now = &self.unwritten;
-        let _always = now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, still);
-        left.saturating_sub(now.load(Ordering::Relaxed))
+    /// Returns the account and how much of what is left by the system's count was taken and is not written. `None` while
+    /// another thread looks, and where one did when the process was forked.
+    fn look(&self, left: u64) -> Option<(MutexGuard<'_, Account>, u64)> {
+        let mut account = self.account.try_lock().ok()?;
+        let given_back = self.given_back.swap(0, Ordering::Relaxed);
+        account.taken = account.taken.saturating_sub(given_back);
+        let older = self.older_given_back.swap(0, Ordering::Relaxed);
+        account.full = account.full.saturating_add(older);
+        // Where other memory grew or shrank, it lies outside.
+        let most = left.saturating_add(account.taken);
+        account.full = account.full.clamp(left, most);
+        let unwritten = most - account.full;
+        if unwritten >= ASK_FROM_BYTES {
+            return Some((account, unwritten));
+        }
+        *account = Account {
+            taken: 0,
+            full: left,
+        };
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+        Some((account, 0))
     }
 
-    /// Takes that much, if so much is left. Returns what was left otherwise.
-    fn take(&self, left: u64, len_bytes: u64) -> Result<(), u64> {
-        self.settle(left);
-        self.live.fetch_add(len_bytes, Ordering::Relaxed);
-        let fits = |unwritten: u64| {
-            let after = unwritten.checked_add(len_bytes)?;
-            (after <= left).then_some(after)
+    /// Takes that much, if so much is left. Returns what is left otherwise.
+    fn take(&self, left: u64, len_bytes: u64) -> Result<Taken, u64> {
+        let Some((mut account, unwritten)) = self.look(left) else {
+            return Ok(Taken::default());
         };
-        let now = &self.unwritten;
-        let taken = now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
-        taken.map(|_| ()).map_err(|unwritten| {
-            self.live.fetch_sub(len_bytes, Ordering::Relaxed);
-            left.saturating_sub(unwritten)
-        })
+        let room = left.saturating_sub(unwritten);
+        if len_bytes > room {
+            return Err(room);
+        }
+        account.taken += len_bytes;
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        Ok(Taken { len_bytes, epoch })
+    }
+
+    fn give_back(&self, taken: &Taken) {
+        let given_back = match taken.epoch == self.epoch.load(Ordering::Relaxed) {
+            true => &self.given_back,
+            false => &self.older_given_back,
+        };
+        given_back.fetch_add(taken.len_bytes, Ordering::Relaxed);
     }
 }
 
@@ -99,16 +129,21 @@ impl Room {
     pub fn now() -> Room {
         let counted = Room::counted();
         let left = counted.available_bytes.filter(|_| counted.is_limited);
-        Room {
-            available_bytes: left.map_or(counted.available_bytes, |left| Some(LEDGER.settle(left))),
-            ..counted
+        let looked = left.and_then(|left| Some((left, LEDGER.look(left)?.1)));
+        match looked {
+            Some((left, unwritten)) => Room {
+                available_bytes: Some(left.saturating_sub(unwritten)),
+                ..counted
+            },
+            None => counted,
         }
     }
 
     /// Takes room for an allocation, or refuses it because it can never fit or does not fit now. Accepts lengths below
     /// 1 MiB, and all lengths if the system does not report its memory.
     ///
-    /// In the limits of a cgroup, what was taken before and is not written yet counts as taken. Elsewhere it counts as left.
+    /// In the limits of a cgroup, what was taken before and is not written yet counts as taken, as far as the system's count
+    /// tells. Elsewhere it counts as left.
     ///
     /// # Errors
     /// [`AllocError::TooLarge`] and [`AllocError::OutOfMemory`].
@@ -120,10 +155,9 @@ impl Room {
         room.check_limit(memory, len_bytes)?;
         room.check_available(memory, len_bytes)?;
         match room.available_bytes {
-            Some(left) if room.is_limited => match LEDGER.take(left, len_bytes) {
-                Ok(()) => Ok(Taken { len_bytes }),
-                Err(left) => Err(refused(memory, len_bytes, left)),
-            },
+            Some(left) if room.is_limited => {
+                { LEDGER.take(left, len_bytes) }.map_err(|left| refused(memory, len_bytes, left))
+            }
             _ => Ok(Taken::default()),
         }
     }
@@ -251,21 +285,96 @@ mod tests {
         assert_eq!(limited(u64::MAX, u64::MAX, u64::MAX), Room::of(TEXT));
     }
 
+    /// A group of 4,000 MiB, in which other memory may be.
+    struct Group {
+        ledger: Ledger,
+        left: u64,
+    }
+
+    impl Group {
+        /// Takes and writes that much.
+        fn fill(&mut self, mebibytes: u64) -> Result<Taken, u64> {
+            let taken = self.take(mebibytes)?;
+            self.left -= mebibytes;
+            Ok(taken)
+        }
+
+        fn take(&self, mebibytes: u64) -> Result<Taken, u64> {
+            let taken = self.ledger.take(self.left << 20, mebibytes << 20);
+            taken.map_err(|left| left >> 20)
+        }
+
+        /// Gives back what takes that much of the system's count.
+        fn free(&mut self, taken: Taken, written: u64) {
+            self.ledger.give_back(&taken);
+            core::mem::forget(taken);
+            self.left += written;
+        }
+
+        fn room(&self) -> u64 {
+            self.left - (self.ledger.look(self.left << 20).unwrap().1 >> 20)
+        }
+    }
+
+    fn group() -> Group {
+        Group {
+            ledger: Ledger::new(),
+            left: 4000,
+        }
+    }
+
     #[test]
     fn what_is_taken_and_not_written_is_not_given_twice() {
-        let ledger = Ledger::new();
-        assert_eq!(ledger.settle(100), 100);
-        assert_eq!(ledger.take(100, 60), Ok(()));
-        assert_eq!((ledger.take(100, 60), ledger.settle(100)), (Err(40), 40));
-        // 20 of them were written.
-        assert_eq!((ledger.settle(80), ledger.take(80, 40)), (40, Ok(())));
-        assert_eq!(ledger.settle(80), 0);
-        // All were.
-        assert_eq!((ledger.settle(10), ledger.settle(0)), (0, 0));
-        // Both are gone, and nothing was written meanwhile.
-        assert_eq!((ledger.settle(100), ledger.take(100, 100)), (100, Ok(())));
-        ledger.live.fetch_sub(200, Ordering::Relaxed);
-        assert_eq!(ledger.settle(100), 100);
+        let mut group = group();
+        let one = group.take(2500).unwrap();
+        assert_eq!((group.take(2500).unwrap_err(), group.room()), (1500, 1500));
+        group.left -= 1000;
+        assert_eq!(group.room(), 1500);
+        let other = group.take(1500).unwrap();
+        assert_eq!(group.room(), 0);
+        group.left = 0;
+        assert_eq!(group.room(), 0);
+        group.free(one, 2500);
+        group.free(other, 1500);
+        assert_eq!(group.room(), 4000);
+        let unused = group.take(4000).unwrap();
+        group.free(unused, 0);
+        assert_eq!(group.room(), 4000);
+    }
+
+    #[test]
+    fn what_is_given_back_is_left_whether_it_was_written_or_not() {
+        let mut group = group();
+        let mut one = group.fill(1500).unwrap();
+        for _ in 0..5 {
+            let next = group.fill(1500).unwrap();
+            group.free(one, 1500);
+            one = next;
+            let unused = group.take(1500).unwrap();
+            group.free(unused, 0);
+            let twice = group.fill(2500).unwrap();
+            group.free(twice, 2500);
+        }
+        assert_eq!(group.room(), 2500);
+    }
+
+    #[test]
+    fn memory_of_others_that_comes_and_goes_hides_no_more_than_it_is() {
+        let mut group = group();
+        let taken = group.take(600).unwrap();
+        for _ in 0..5 {
+            group.left -= 300;
+            assert!(group.room() <= 3400);
+            group.left += 300;
+            assert_eq!(group.room(), 3400);
+        }
+        group.left -= 600;
+        assert_eq!(group.room(), 3400);
+        // What was written before counts no more when others give memory back.
+        group.left += 500;
+        assert_eq!(group.room(), 3900);
+        group.free(taken, 600);
+        assert_eq!(group.room(), 4500);
     }
 
     #[test]
