@@ -216,12 +216,13 @@ fn an_adapter_in_software_and_a_probe_stay_within_the_memory_of_a_cgroup() {
         assert_eq!(run.code(), 5, "{arguments:?}: {}", run.stderr());
         assert!(run.stderr().contains("wgpu:0/"), "{}", run.stderr());
     }
-    // Some of them fit without what carries them there.
-    for mebibytes in (56..=104).step_by(16) {
+    // Some of them fit, and some without what carries them there.
+    for mebibytes in [8, 56, 72, 88, 104] {
         folder.model("model", mebibytes << 20);
         let run = group.run(&folder, &["load", "model", "--to", "wgpu:0/device"]);
         let code = run.code();
-        assert!(code == 0 || code == 5, "{mebibytes} MiB: {}", run.stderr());
+        let may_fail = code == 5 && mebibytes > 8;
+        assert!(code == 0 || may_fail, "{mebibytes} MiB: {}", run.stderr());
     }
     let run = group.run(&folder, &["probe", "--quick", "--no-save"]);
     assert_eq!(run.code(), 0, "{}", run.stderr());

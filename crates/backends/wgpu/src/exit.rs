@@ -169,7 +169,7 @@ pub(crate) fn watch(has_driver: bool) {
     unsafe extern "C" {
         /// `on_exit(3)`: as `atexit`, with the status and an argument.
         fn on_exit(handler: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
-        /// `fcloseall(3)`: writes what streams hold, as `exit` does, also those that other threads have locked.
+        /// `fcloseall(3)`: writes what streams hold, as `exit` does.
         fn fcloseall() -> c_int;
         /// POSIX.1-2008, System Interfaces, `_exit`.
         fn _exit(status: c_int) -> !;
@@ -209,9 +209,10 @@ pub(crate) fn watch(has_driver: bool) {
         }
     }
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    extern "C" fn with_status(status: c_int, _: *mut c_void) {
+    extern "C" fn with_status(status: c_int, may_end: *mut c_void) {
         at_exit();
-        if LOADED.get().is_some_and(|process| !process.is_current()) {
+        let has_others = LOADED.get().is_some_and(|process| !process.is_current());
+        if has_others && !may_end.is_null() {
             // SAFETY: the process ends, as in `exit`, which makes the same call.
             let _ = unsafe { fcloseall() };
             // SAFETY: it ends the process, and no more.
@@ -222,9 +223,12 @@ pub(crate) fn watch(has_driver: bool) {
     let handler: extern "C" fn(c_int, *mut c_void) = with_status;
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     stay_loaded(handler as *const c_void);
+    // A child that opens drivers itself has the handler of its parent, too, behind the handlers of its own.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    let may_end = usize::from(LOADED.get().is_none_or(|process| process.is_current()));
     // SAFETY: the handler does not unwind, and is there when the process ends.
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    let refused = unsafe { on_exit(handler, null_mut()) };
+    let refused = unsafe { on_exit(handler, std::ptr::without_provenance_mut(may_end)) };
 
     // Elsewhere no handler is told the status.
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
@@ -257,8 +261,6 @@ mod tests {
     use std::ptr::null_mut;
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     use std::sync::atomic::AtomicPtr;
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    use std::sync::mpsc;
 
     use transload_hal::Process;
 
@@ -278,7 +280,6 @@ mod tests {
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
         fn fputs_unlocked(text: *const c_char, stream: *mut c_void) -> c_int;
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
-        fn flockfile(stream: *mut c_void);
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
         fn waitpid(process: c_int, status: *mut c_int, options: c_int) -> c_int;
     }
@@ -372,15 +373,8 @@ mod tests {
                 STREAM.store(stream, Ordering::Relaxed);
                 // SAFETY: the handler does not unwind.
                 assert_eq!(unsafe { atexit(write) }, 0);
-                // As a thread that reads from a stream, it has the lock to the end.
-                let (tell, told) = mpsc::channel();
-                thread::spawn(move || {
-                    // SAFETY: the stream stays open.
-                    unsafe { flockfile(STREAM.load(Ordering::Relaxed)) };
-                    tell.send(()).unwrap();
-                    hang();
-                });
-                told.recv().unwrap();
+                // It opens a driver of its own.
+                watch(true);
             });
             // SAFETY: it ends the process, and no more.
             unsafe { _exit(code) };
