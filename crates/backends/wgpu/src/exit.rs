@@ -225,10 +225,12 @@ pub(crate) fn watch(has_driver: bool) {
     stay_loaded(handler as *const c_void);
     // A child that opens drivers itself has the handler of its parent, too, behind the handlers of its own.
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    let may_end = usize::from(LOADED.get().is_none_or(|process| process.is_current()));
+    let may_end = std::ptr::without_provenance_mut(usize::from(
+        LOADED.get().is_none_or(|process| process.is_current()),
+    ));
     // SAFETY: the handler does not unwind, and is there when the process ends.
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    let refused = unsafe { on_exit(handler, std::ptr::without_provenance_mut(may_end)) };
+    let refused = unsafe { on_exit(handler, may_end) };
 
     // Elsewhere no handler is told the status.
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
