@@ -716,6 +716,20 @@ fn a_save_to_the_name_of_another_models_file_is_refused() {
     }
 }
 
+/// Counts the steps of a save from 0 on. Before one of them another save begins and ends.
+fn interrupted(before: usize, other: Save, path: &Path) -> impl FnMut() -> usize + use<> {
+    let (mut other, mut steps) = (Some((other, path.to_owned())), 0..);
+    move || {
+        let step = steps.next().unwrap();
+        if let Some((other, path)) = other.take_if(|_| step == before) {
+            // Watchers are a thread's own.
+            let saved = std::thread::spawn(move || other.start(path).unwrap().wait());
+            saved.join().unwrap().unwrap();
+        }
+        step
+    }
+}
+
 #[test]
 fn a_save_that_ends_during_any_step_of_another_one_leaves_a_whole_model() {
     let manager = manager();
@@ -731,17 +745,9 @@ fn a_save_that_ends_during_any_step_of_another_one_leaves_a_whole_model() {
             for (number, step) in steps.iter().enumerate() {
                 let folder = template.folder();
                 let path = folder.path("model.safetensors");
-                let (other, to) = (save(&manager, other_files, 3), path.clone());
-                let mut other = Some(other);
-                let mut taken = 0;
+                let mut step_of = interrupted(number, save(&manager, other_files, 3), &path);
                 let watcher = move |_, _: &Path| {
-                    taken += 1;
-                    if let Some(other) = other.take_if(|_| taken == number + 1) {
-                        let to = to.clone();
-                        // Watchers are a thread's own.
-                        let saved = std::thread::spawn(move || other.start(to).unwrap().wait());
-                        saved.join().unwrap().unwrap();
-                    }
+                    step_of();
                     Ok(())
                 };
                 let saved = watched(watcher, || save_to(&manager, files, NEW, &path));
@@ -824,21 +830,10 @@ fn a_save_that_fails_after_another_one_ended_leaves_that_one_whole() {
                 for (fails, failed) in steps.iter().enumerate().skip(ends) {
                     let folder = template.folder();
                     let path = folder.path("model.safetensors");
-                    let (other, to) = (save(&manager, other_files, 3), path.clone());
-                    let mut other = Some(other);
-                    let mut taken = 0;
-                    let watcher = move |_, _: &Path| {
-                        taken += 1;
-                        if let Some(other) = other.take_if(|_| taken == ends + 1) {
-                            let to = to.clone();
-                            // Watchers are a thread's own.
-                            let saved = std::thread::spawn(move || other.start(to).unwrap().wait());
-                            saved.join().unwrap().unwrap();
-                        }
-                        match taken == fails + 1 {
-                            true => Err(io::Error::from_raw_os_error(5)),
-                            false => Ok(()),
-                        }
+                    let mut step_of = interrupted(ends, save(&manager, other_files, 3), &path);
+                    let watcher = move |_, _: &Path| match step_of() == fails {
+                        true => Err(io::Error::from_raw_os_error(5)),
+                        false => Ok(()),
                     };
                     let saved = watched(watcher, || save_to(&manager, files, NEW, &path));
                     let found = ours(&folder.path(""));
