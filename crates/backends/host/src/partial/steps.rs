@@ -94,6 +94,16 @@ pub(super) fn rename_to_free(from: &Path, to: &Path) -> Result<bool, StepError> 
                 done => return done,
             }
         }
+        // A second name replaces nothing, whoever else is at it.
+        match fs::hard_link(from, to) {
+            Err(error) if has_no_links(&error) => {}
+            linked => {
+                linked?;
+                // The other name is that of a partial file, which a later write removes.
+                let _ = fs::remove_file(from);
+                return Ok(());
+            }
+        }
         match fs::symlink_metadata(to) {
             Err(error) if error.kind() == ErrorKind::NotFound => fs::rename(from, to),
             Err(error) => Err(error),
@@ -115,14 +125,18 @@ pub(super) fn rename_to_free(from: &Path, to: &Path) -> Result<bool, StepError> 
 pub fn link(from: &Path, to: &Path) -> Result<bool, StepError> {
     match take(Step::Link, to, || fs::hard_link(from, to)) {
         Ok(()) => Ok(true),
-        Err(error) => match error.source.kind() {
-            ErrorKind::PermissionDenied | ErrorKind::TooManyLinks | ErrorKind::CrossesDevices => {
-                Ok(false)
-            }
-            _ if lacks(&error.source) => Ok(false),
-            _ => Err(error),
-        },
+        Err(error) if has_no_links(&error.source) => Ok(false),
+        Err(error) => Err(error),
     }
+}
+
+/// Whether the error says that the file gets no second name here.
+fn has_no_links(error: &io::Error) -> bool {
+    use ErrorKind::{CrossesDevices, PermissionDenied, TooManyLinks};
+    matches!(
+        error.kind(),
+        PermissionDenied | TooManyLinks | CrossesDevices
+    ) || lacks(error)
 }
 
 /// Removes a file, or a link.
