@@ -3,10 +3,10 @@
 
 use std::format;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::cgroup::Memory;
-use crate::{AllocError, ErrorClass, Fault, MemoryId};
+use crate::{AllocError, ErrorClass, Fault, MemoryId, PerProcess, ProcessBound};
 
 /// Allocations of at least this length are compared with the memory that is left. For smaller ones,
 /// asking the system (about 20 µs) costs more than the check is worth.
@@ -37,22 +37,31 @@ pub struct Room {
 /// Room that an allocation takes, for as long as it lives.
 #[derive(Debug, Default)]
 pub struct Taken {
+    _entry: Option<ProcessBound<Entry>>,
+}
+
+/// What one allocation took of the account.
+#[derive(Debug)]
+struct Entry {
     len_bytes: u64,
     epoch: u64,
 }
 
-impl Drop for Taken {
+impl Drop for Entry {
     fn drop(&mut self) {
-        LEDGER.give_back(self);
+        if let Some(ledger) = LEDGER.get() {
+            ledger.give_back(self);
+        }
     }
 }
 
 /// What the process took of its cgroups' memory.
-static LEDGER: Ledger = Ledger::new();
+static LEDGER: PerProcess<Ledger> = PerProcess::new();
 
 /// The system counts memory when it is written, not when it is allocated. A ledger knows what was taken, and what was left
 /// before; what is left now tells how much of it is written, as long as nothing else writes or frees much meanwhile. An epoch
-/// ends when all is written: the system's count tells all then.
+/// ends when all is written: the system's count tells all then. A child of `fork` has its own, which knows nothing of its
+/// parent's: the system counts what both write.
 struct Ledger {
     account: Mutex<Account>,
     epoch: AtomicU64,
@@ -69,7 +78,11 @@ struct Account {
 }
 
 impl Ledger {
-    const fn new() -> Ledger {
+    fn of_process() -> &'static Ledger {
+        LEDGER.get_or_init(Ledger::new)
+    }
+
+    fn new() -> Ledger {
         Ledger {
             account: Mutex::new(Account { taken: 0, full: 0 }),
             epoch: AtomicU64::new(0),
@@ -78,10 +91,10 @@ impl Ledger {
         }
     }
 
-    /// Returns the account and how much of what is left by the system's count was taken and is not written. `None` while
-    /// another thread looks, and where one did when the process was forked.
-    fn look(&self, left: u64) -> Option<(MutexGuard<'_, Account>, u64)> {
-        let mut account = self.account.try_lock().ok()?;
+    /// Returns the account and how much of what is left by the system's count was taken and is not written.
+    fn look(&self, left: u64) -> (MutexGuard<'_, Account>, u64) {
+        let account = self.account.lock();
+        let mut account = account.unwrap_or_else(PoisonError::into_inner);
         let given_back = self.given_back.swap(0, Ordering::Relaxed);
         account.taken = account.taken.saturating_sub(given_back);
         let older = self.older_given_back.swap(0, Ordering::Relaxed);
@@ -91,31 +104,29 @@ impl Ledger {
         account.full = account.full.clamp(left, most);
         let unwritten = most - account.full;
         if unwritten >= ASK_FROM_BYTES {
-            return Some((account, unwritten));
+            return (account, unwritten);
         }
         *account = Account {
             taken: 0,
             full: left,
         };
         self.epoch.fetch_add(1, Ordering::Relaxed);
-        Some((account, 0))
+        (account, 0)
     }
 
     /// Takes that much, if so much is left. Returns what is left otherwise.
-    fn take(&self, left: u64, len_bytes: u64) -> Result<Taken, u64> {
-        let Some((mut account, unwritten)) = self.look(left) else {
-            return Ok(Taken::default());
-        };
+    fn take(&self, left: u64, len_bytes: u64) -> Result<Entry, u64> {
+        let (mut account, unwritten) = self.look(left);
         let room = left.saturating_sub(unwritten);
         if len_bytes > room {
             return Err(room);
         }
         account.taken += len_bytes;
         let epoch = self.epoch.load(Ordering::Relaxed);
-        Ok(Taken { len_bytes, epoch })
+        Ok(Entry { len_bytes, epoch })
     }
 
-    fn give_back(&self, taken: &Taken) {
+    fn give_back(&self, taken: &Entry) {
         let given_back = match taken.epoch == self.epoch.load(Ordering::Relaxed) {
             true => &self.given_back,
             false => &self.older_given_back,
@@ -129,10 +140,9 @@ impl Room {
     pub fn now() -> Room {
         let counted = Room::counted();
         let left = counted.available_bytes.filter(|_| counted.is_limited);
-        let looked = left.and_then(|left| Some((left, LEDGER.look(left)?.1)));
-        match looked {
-            Some((left, unwritten)) => Room {
-                available_bytes: Some(left.saturating_sub(unwritten)),
+        match left {
+            Some(left) => Room {
+                available_bytes: Some(left.saturating_sub(Ledger::of_process().look(left).1)),
                 ..counted
             },
             None => counted,
@@ -156,7 +166,11 @@ impl Room {
         room.check_available(memory, len_bytes)?;
         match room.available_bytes {
             Some(left) if room.is_limited => {
-                { LEDGER.take(left, len_bytes) }.map_err(|left| refused(memory, len_bytes, left))
+                let entry = Ledger::of_process().take(left, len_bytes);
+                let entry = entry.map_err(|left| refused(memory, len_bytes, left))?;
+                Ok(Taken {
+                    _entry: Some(ProcessBound::new(entry)),
+                })
             }
             _ => Ok(Taken::default()),
         }
@@ -293,26 +307,26 @@ mod tests {
 
     impl Group {
         /// Takes and writes that much.
-        fn fill(&mut self, mebibytes: u64) -> Result<Taken, u64> {
+        fn fill(&mut self, mebibytes: u64) -> Result<Entry, u64> {
             let taken = self.take(mebibytes)?;
             self.left -= mebibytes;
             Ok(taken)
         }
 
-        fn take(&self, mebibytes: u64) -> Result<Taken, u64> {
+        fn take(&self, mebibytes: u64) -> Result<Entry, u64> {
             let taken = self.ledger.take(self.left << 20, mebibytes << 20);
             taken.map_err(|left| left >> 20)
         }
 
         /// Gives back what takes that much of the system's count.
-        fn free(&mut self, taken: Taken, written: u64) {
+        fn free(&mut self, taken: Entry, written: u64) {
             self.ledger.give_back(&taken);
             core::mem::forget(taken);
             self.left += written;
         }
 
         fn room(&self) -> u64 {
-            self.left - (self.ledger.look(self.left << 20).unwrap().1 >> 20)
+            self.left - (self.ledger.look(self.left << 20).1 >> 20)
         }
     }
 
