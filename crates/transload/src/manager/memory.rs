@@ -245,9 +245,7 @@ impl TransferManager {
     fn claimed(&self, raw: transload_hal::Buffer, kind: ExternalKind) -> Result<Buffer, Error> {
         let memory = raw.memory();
         #[cfg(feature = "std")]
-        if !crate::std::claim(&raw, self.shared.serial) {
-            return Err(ImportError::Claimed { memory, kind }.into());
-        }
+        crate::std::claim(&raw, self.shared.serial).map_err(|taken| taken.refused(memory, kind))?;
         let _ = (memory, kind);
         Ok(Buffer::new(raw, &self.shared))
     }

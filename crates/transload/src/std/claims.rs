@@ -10,7 +10,7 @@ use std::vec::Vec;
 
 use super::PerProcess;
 use transload_core::{Footprint, Hazards, Shape, StorageId, Ticket};
-use transload_hal::Buffer;
+use transload_hal::{Buffer, ExternalKind, ImportError, MemoryId};
 
 /// A manager's claim on bytes. Other managers may claim them when the last claim is dropped.
 pub(crate) struct Claim {
@@ -61,16 +61,29 @@ pub(crate) enum Taken {
     Cut,
 }
 
-/// Claims a buffer that a backend has just made, for as long as its storage lives. False when another manager has some of
-/// its bytes, and one of the two may write them.
+impl Taken {
+    /// The refusal of a buffer of such bytes.
+    pub(crate) fn refused(self, memory: MemoryId, kind: ExternalKind) -> ImportError {
+        match self {
+            Taken::ByOther => ImportError::Claimed { memory, kind },
+            Taken::Mapped | Taken::Cut => ImportError::Invalid {
+                memory,
+                kind,
+                reason: "a call of this manager is creating the file anew; take it in when that call has returned".into(),
+            },
+        }
+    }
+}
+
+/// Claims a buffer that a backend has just made, for as long as its storage lives.
 ///
 /// Memory that a program allocates or owns needs no claim: its type has no second owner, or promises that no code
 /// writes it.
-pub(crate) fn claim(raw: &Buffer, manager: usize) -> bool {
+pub(crate) fn claim(raw: &Buffer, manager: usize) -> Result<(), Taken> {
     let info = raw.info();
     // The machine that it belongs to keeps the order between all that use it.
     if matches!(info.id, StorageId::Remote { .. }) {
-        return true;
+        return Ok(());
     }
     let key = Key {
         id: info.id,
@@ -84,11 +97,9 @@ pub(crate) fn claim(raw: &Buffer, manager: usize) -> bool {
         writable: info.writable,
     };
     let table = table();
-    if lock(table).enter(key).is_err() {
-        return false;
-    }
+    lock(table).enter(key)?;
     raw.keep_claim(Box::new(Claim { table, key }));
-    true
+    Ok(())
 }
 
 /// Claims a whole file, before its length is read or changed. The claim keeps other managers out until the buffer has

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use transload_hal::{External, ExternalKind, ImportError, MemoryId, StorageId};
+use transload_hal::{External, ExternalKind, MemoryId, StorageId};
 use transload_host::HostFile;
 use transload_host::memory::{FILE, SHARED};
 
@@ -16,7 +16,7 @@ impl TransferManager {
     ///
     /// # Errors
     /// When the file is missing, unreadable or no regular file, when it has content and no fixed length, as the files
-    /// of `/proc` do ([`FileError::NoFixedLength`](crate::host::FileError::NoFixedLength)), when another manager may write it ([`ImportError::Claimed`]), or when
+    /// of `/proc` do ([`FileError::NoFixedLength`](crate::host::FileError::NoFixedLength)), when another manager may write it ([`Claimed`](crate::hal::ImportError::Claimed)), or when
     /// no backend takes files.
     pub fn open_file(&self, path: impl AsRef<Path>) -> Result<Buffer, OpenError> {
         let path = path.as_ref();
@@ -32,7 +32,7 @@ impl TransferManager {
     ///
     /// # Errors
     /// When the file cannot be created or made that long, may not be both read and written, belongs to another manager
-    /// ([`ImportError::Claimed`]) or is mapped by this one ([`OpenError::Mapped`]; it is unchanged in both cases), or when no
+    /// ([`Claimed`](crate::hal::ImportError::Claimed)) or is mapped by this one ([`OpenError::Mapped`]; it is unchanged in both cases), or when no
     /// backend takes files. A length that no file can have
     /// ([`FileError::TooLong`](crate::host::FileError::TooLong)) is of the class `Caller`, a disk without room and a length beyond
     /// the process's limit ([`FileError::ProcessLimit`](crate::host::FileError::ProcessLimit)) of the class `Exhausted`.
@@ -58,13 +58,10 @@ impl TransferManager {
             claim.map_err(|taken| match taken {
                 Taken::Mapped => OpenError::Mapped { path: path() },
                 Taken::Cut => OpenError::Created { path: path() },
-                Taken::ByOther => {
-                    let kind = ExternalKind::Object;
-                    OpenError::Manager {
-                        path: path(),
-                        source: Box::new(ImportError::Claimed { memory, kind }.into()),
-                    }
-                }
+                Taken::ByOther => OpenError::Manager {
+                    path: path(),
+                    source: Box::new(taken.refused(memory, ExternalKind::Object).into()),
+                },
             })
         }
     }
@@ -73,7 +70,7 @@ impl TransferManager {
     /// [`HostFile`] back.
     ///
     /// # Errors
-    /// When no backend takes files, or another manager has the file ([`ImportError::Claimed`]).
+    /// When no backend takes files, or another manager has the file ([`Claimed`](crate::hal::ImportError::Claimed)).
     pub fn adopt_file(&self, file: HostFile) -> Result<Buffer, OpenError> {
         let path = file.path().display().to_string();
         // SAFETY: a file that is read and written by position asks nothing of the caller: accesses by other code show
@@ -90,7 +87,7 @@ impl TransferManager {
     ///
     /// # Errors
     /// When the file is missing, unreadable or no regular file, when another manager may write it
-    /// ([`ImportError::Claimed`]), another thread creates it anew at that moment ([`OpenError::Created`]), or the system
+    /// ([`Claimed`](crate::hal::ImportError::Claimed)), another thread creates it anew at that moment ([`OpenError::Created`]), or the system
     /// does not map it.
     ///
     /// # Safety
@@ -131,6 +128,13 @@ mod tests {
             assert!(
                 matches!(error, Some(OpenError::Created { .. })),
                 "{error:?}"
+            );
+            let file = External::object(HostFile::open(&path).unwrap());
+            // SAFETY: as above.
+            let error = unsafe { manager.import(SHARED.into(), file) }.unwrap_err();
+            assert!(
+                error.to_string().contains("creating the file anew"),
+                "{error}"
             );
             Ok::<_, OpenError>(claim)
         });
