@@ -116,7 +116,7 @@ pub(crate) enum Failure {
     #[error("{}", NoModel(.0))]
     Model(Box<ModelError>),
     /// Tensors that were not loaded.
-    #[error("{}", NotLoaded(.0))]
+    #[error(transparent)]
     Load(#[from] LoadError),
     /// Tensors that were not saved.
     #[error(transparent)]
@@ -348,19 +348,6 @@ impl fmt::Display for NoModel<'_> {
         match self.0 {
             ModelError::Open(error) => Unread(error).fmt(f),
             other => other.fmt(f),
-        }
-    }
-}
-
-/// Why tensors were not loaded, with the name of an option in place of the library's.
-struct NotLoaded<'a>(&'a LoadError);
-
-impl fmt::Display for NotLoaded<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = self.0.to_string();
-        match text.strip_suffix("`only`") {
-            Some(text) => write!(f, "{text}--only"),
-            None => f.write_str(&text),
         }
     }
 }

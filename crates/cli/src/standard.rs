@@ -17,7 +17,7 @@ use crate::failure::Failure;
 pub(crate) fn read() -> Result<HostFile, Failure> {
     #[cfg(unix)]
     if is_closed(io::stdin(), rustix::fs::OFlags::RDONLY) {
-        let closed = "it is closed, or /dev/null that is open for writing too";
+        let closed = "it is closed, open for writing alone, or /dev/null that is open for both";
         let source = io::Error::new(ErrorKind::InvalidInput, closed);
         return Err(Failure::StandardInput { source });
     }
@@ -88,7 +88,7 @@ impl StandardOutput {
     pub(crate) fn new() -> Result<StandardOutput, Failure> {
         #[cfg(unix)]
         if is_closed(io::stdout(), rustix::fs::OFlags::WRONLY) {
-            let because = "is closed, or /dev/null that is open for reading too";
+            let because = "is closed, open for reading alone, or /dev/null that is open for both";
             return Err(Failure::NotRedirected { because });
         }
         if io::stdout().is_terminal() {

@@ -257,7 +257,7 @@ fn a_tensor_of_an_unknown_type_or_of_a_name_that_is_no_utf8_is_listed_and_named(
     assert_eq!(told(1), json!([r"t\xE4", "I8", 4]));
     let words = [
         "tensor \"a\" is of the type GGML_142",
-        "choose the others, with --only",
+        "choose only the others",
     ];
     refused(&folder, &["load", "m.gguf"], 3, &words);
     let only = [

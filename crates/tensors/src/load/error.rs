@@ -27,7 +27,7 @@ pub enum LoadError {
     },
     /// A tensor of a type that is not known: what its bytes are is not known either.
     #[error(
-        "tensor {tensor:?} is of the type {dtype}, which this version does not know{}; choose the others, with `only`",
+        "tensor {tensor:?} is of the type {dtype}, which this version does not know{}; choose only the others",
         Others(*others)
     )]
     UnknownDType {

@@ -157,8 +157,8 @@ fn a_tensor_of_an_unknown_type_fails_alone() {
     let error = loader.load(&model).plan().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "tensor \"a\" is of the type GGML_142, which this version does not know, and one more is of such a type; choose the others, \
-         with `only`"
+        "tensor \"a\" is of the type GGML_142, which this version does not know, and one more is of such a type; \
+         choose only the others"
     );
     assert_eq!(error.class(), ErrorClass::Unsupported);
     // In parts and in another type, too.
