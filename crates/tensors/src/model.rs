@@ -20,7 +20,7 @@ use transload::{Buffer, ErrorClass, MemoryId, OpenError, TransferManager};
 use crate::mark::Mark;
 use crate::{Format, Header, HeaderError, TensorInfo, Value};
 
-pub(crate) use index::{List, listed};
+pub(crate) use index::{List, is_no_list};
 pub(crate) use split::part_of;
 
 /// The files of a model, open, and what their headers say.
@@ -149,6 +149,11 @@ pub(crate) trait Files {
     /// Reads a whole file of at most so many bytes.
     fn read(&self, path: &Path, most_bytes: u64) -> Result<Vec<u8>, ModelError>;
 
+    /// Whether a file whose read gave that error may be missing.
+    fn may_be_missing(&self, error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::NotFound
+    }
+
     /// Returns false of a file that is known to be missing.
     fn exists(&self, path: &Path) -> bool;
 
@@ -192,9 +197,15 @@ fn dangling(path: &Path) -> Option<ModelError> {
 }
 
 /// Returns the save that a file on the disk is of; `None` where its header names none, or is not right.
-pub(crate) fn mark_of(path: &Path) -> Option<Mark> {
-    let (_, header) = Disk.open(path).ok()?;
-    Mark::read(&header.metadata)
+///
+/// # Errors
+/// When the system does not open or read it, and may do so later.
+pub(crate) fn mark_of(path: &Path) -> Result<Option<Mark>, ModelError> {
+    match Disk.open(path) {
+        Ok((_, header)) => Ok(Mark::read(&header.metadata)),
+        Err(error) if error.class() == ErrorClass::Caller => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Why a path is no model.

@@ -60,15 +60,19 @@ fn find(from: &dyn Files, folder: &Path) -> Result<Model, ModelError> {
     let mut first: Vec<&String> = models.values().copied().collect();
     if first.len() > 1 {
         // A save of several files that ended early has left some without their list, or the older ones beside a new file.
-        let is_left = |(model, name): (&(&str, Option<u32>, &str), &&String)| match *model {
-            (stem, Some(_), SAFETENSORS) => {
-                models.contains_key(&(stem, None, ""))
-                    || mark_of(&folder.join(name.as_str())).is_some()
+        let mut others = Vec::new();
+        for (model, name) in &models {
+            let is_left = match *model {
+                (stem, Some(_), SAFETENSORS) => {
+                    models.contains_key(&(stem, None, ""))
+                        || mark_of(&folder.join(name.as_str()))?.is_some()
+                }
+                _ => false,
+            };
+            if !is_left {
+                others.push(*name);
             }
-            _ => false,
-        };
-        let others = models.iter().filter(|of| !is_left(*of));
-        let others: Vec<&String> = others.map(|(_, name)| *name).collect();
+        }
         if others.len() == 1 {
             first = others;
         }

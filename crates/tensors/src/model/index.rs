@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use transload::ErrorClass;
 use transload::hal::read_regular;
 
 use super::{Files, Model, ModelError};
@@ -122,23 +124,28 @@ pub(crate) struct List {
 }
 
 impl List {
-    pub(crate) fn read(path: &Path) -> List {
-        let index = read_regular(path, MOST_BYTES).ok();
-        let index = index.and_then(|bytes| serde_json::from_slice::<Index>(&bytes).ok());
-        let Some(index) = index else {
-            return List::default();
+    /// # Errors
+    /// When the system does not read what is there, so that it may name any file.
+    pub(crate) fn read(path: &Path) -> io::Result<List> {
+        let bytes = match read_regular(path, MOST_BYTES) {
+            Err(error) if is_no_list(&error) => return Ok(List::default()),
+            read => read?,
+        };
+        let Ok(index) = serde_json::from_slice::<Index>(&bytes) else {
+            return Ok(List::default());
         };
         let names = index.weight_map.0.into_iter().map(|(_, shard)| shard);
-        List {
+        Ok(List {
             save: index.metadata.save,
             names: names.filter(|shard| is_plain(shard)).collect(),
-        }
+        })
     }
 }
 
-/// Returns the names of the files of a list.
-pub(crate) fn listed(path: &Path) -> BTreeSet<String> {
-    List::read(path).names
+/// Whether nothing that names files is there: it is missing, or something other than a list or a folder of lists.
+pub(crate) fn is_no_list(error: &io::Error) -> bool {
+    error.kind() != io::ErrorKind::PermissionDenied
+        && ErrorClass::of_io(error) == ErrorClass::Caller
 }
 
 /// Whether the name leads to no other folder, on any system.

@@ -1,6 +1,5 @@
 //! Models in parts: `NAME-00001-of-00003.gguf`, as llama.cpp's `gguf-split` names them, and `.safetensors` alike.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{Files, Model, ModelError, index};
@@ -55,7 +54,7 @@ pub(super) fn open(files: &dyn Files, path: &Path) -> Result<Option<Model>, Mode
             }
             // An older list, whose model is another one.
             Ok(_) => {}
-            Err(ModelError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(ModelError::Read { source, .. }) if files.may_be_missing(&source) => {}
             Err(error) => return Err(error),
         }
     }

@@ -69,12 +69,14 @@ impl Files for InStore<'_> {
         };
         read().map_err(|source| ModelError::Read {
             path: path.to_owned(),
-            // A store that may not be listed says no more of an object that is missing: S3 answers 403, hubs 401.
-            source: match source.kind() {
-                io::ErrorKind::PermissionDenied => io::Error::new(io::ErrorKind::NotFound, source),
-                _ => source,
-            },
+            source,
         })
+    }
+
+    /// A store that may not be listed says no more of an object that is missing: S3 answers 403, hubs 401.
+    fn may_be_missing(&self, error: &io::Error) -> bool {
+        use io::ErrorKind::{NotFound, PermissionDenied};
+        matches!(error.kind(), NotFound | PermissionDenied)
     }
 
     /// Says that it exists: opening it tells.

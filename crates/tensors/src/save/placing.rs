@@ -94,7 +94,7 @@ impl Placing {
     /// Takes a file away, if the one that was seen is there, for good. Another one is of a save that ended meanwhile.
     pub(super) fn take_away(&mut self, path: &Path, seen: Option<&Seen>) -> Result<(), StepError> {
         // A link that leads nowhere would be told of.
-        if !(path.is_file() || path.is_symlink()) || Seen::at(path).as_ref() != seen {
+        if !(path.is_file() || path.is_symlink()) || has_another(path, seen) {
             return Ok(());
         }
         let aside = aside(path);
@@ -103,7 +103,7 @@ impl Placing {
             Err(error) if error.source.kind() == ErrorKind::NotFound => return Ok(()),
             done => done?,
         }
-        let is_older = Seen::at(&aside).as_ref() == seen;
+        let is_older = !has_another(&aside, seen);
         self.taken.push(Taken::Aside {
             path: path.to_owned(),
             aside: aside.clone(),

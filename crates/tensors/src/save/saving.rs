@@ -12,11 +12,11 @@ use transload::host::partial::{Partial, folder};
 use transload::{Canceller, OnFailure, OpenError, Request, Transfer, TransferManager};
 
 use super::layout::Content;
-use super::older::{Older, Seen, others, remove_left};
+use super::older::{Older, Seen, listed, others, remove_left};
 use super::placing::Placing;
 use super::{Left, SaveError};
 use crate::mark::Mark;
-use crate::model::{listed, part_of};
+use crate::model::part_of;
 
 /// A save under way. Dropped before [`Saving::wait`], it is cancelled, and its files are removed.
 #[derive(Debug)]
@@ -211,8 +211,10 @@ impl Saving {
                 let is_older = |path: &PathBuf| {
                     *path != self.single && !paths.contains(path) && !new.contains(&Seen::at(path))
                 };
-                placing.finish(self.older.files.into_iter().filter(is_older));
-                if let (Some(list), Ok(stem)) = (list_of(&self.single), stem(&self.single)) {
+                let list = list_of(&self.single);
+                let older = { list.as_deref() }.map(|list| self.older.unlisted(list));
+                placing.finish(older.unwrap_or_default().into_iter().filter(is_older));
+                if let (Some(list), Ok(stem)) = (list, stem(&self.single)) {
                     remove_left(&list, |save, name| is_shard(stem, save, name));
                 }
                 Ok(paths)
@@ -279,7 +281,7 @@ impl Saving {
         }
         steps::sync_folder(folder(&names.list))?;
         // Another save may have ended while the shards went to their places: this one replaces it, too.
-        self.older.files = Older::find(&names.list).files;
+        self.older.files = Older::find(&names.list)?.files;
         placing.replace_list()?;
         placing.take_away(&self.single, self.older.other.as_ref())?;
         paths.push(names.list.clone());
@@ -311,18 +313,18 @@ fn replaced(path: &Path, is_sharded: bool) -> Result<Older, SaveError> {
             let path = path.to_owned();
             return Err(SaveError::File { path, source });
         }
-        if let Some(other) = others(&list).find(|other| listed(other).contains(name)) {
-            return hidden(&other);
+        for other in others(&list)? {
+            if listed(&other)?.contains(name) {
+                return hidden(&other);
+            }
         }
     }
-    let other = Seen::at(match is_sharded {
+    let mut older = Older::find(&list)?;
+    // What is there after the list was read may be newer: then its files stay, and belong to no model.
+    older.other = Seen::at(match is_sharded {
         true => path,
         false => &list,
     });
-    let older = Older {
-        other,
-        ..Older::find(&list)
-    };
     match (is_safetensors(path), is_sharded) {
         (false, true) if path.is_file() => return hidden(path),
         (false, false) if list.is_file() => return hidden(&list),

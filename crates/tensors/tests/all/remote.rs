@@ -2,6 +2,7 @@
 
 mod server;
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -137,6 +138,11 @@ fn a_model_of_a_store_arrives_in_any_memory() {
     );
     let error = net.open("m/no.safetensors.index.json").unwrap_err();
     assert!(error.to_string().contains("401"), "{error}");
+    // Of a list that was named, what the store said is told.
+    assert!(
+        matches!(&error, ModelError::Read { source, .. } if source.kind() == ErrorKind::PermissionDenied),
+        "{error}"
+    );
     let loader = Loader::new(&net.manager);
     let plan = loader.load(&model).plan().unwrap();
     assert_eq!(plan.files().next().unwrap().1, &Reading::Remote);

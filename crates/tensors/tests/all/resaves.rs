@@ -358,23 +358,45 @@ fn saves_that_are_killed_one_after_the_other_leave_nothing_after_the_next_one_of
     assert!(left.is_empty() || !REMOVES, "{left:?}");
 }
 
+/// Puts a list aside as a process that has ended leaves it: none has this number (`PID_MAX_LIMIT` is 2^22).
+#[cfg(target_os = "linux")]
+fn leave(folder: &Folder, list: &Path) -> PathBuf {
+    use transload_tensors::transload::host::partial;
+    let aside = partial::aside(list);
+    let aside = aside.file_name().unwrap().to_str().unwrap();
+    let number = format!("-{:x}-", std::process::id());
+    assert!(aside.contains(&number), "{aside}");
+    let aside = folder.path(&aside.replacen(&number, "-800000-", 1));
+    fs::rename(list, &aside).unwrap();
+    aside
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_killed_saves_list_that_is_there_under_another_name_keeps_its_shards() {
+    let manager = manager();
+    let folder = Folder::of(&[]);
+    let path = folder.path("model.safetensors");
+    save_to(&manager, 2, OLD, &path).unwrap();
+    let aside = leave(&folder, &folder.path("model.safetensors.index.json"));
+    let moved = folder.path("old.json");
+    fs::hard_link(&aside, &moved).unwrap();
+    let new = save_to(&manager, 4, NEW, &path).unwrap();
+    assert!(!aside.exists());
+    assert_eq!(others(&folder, &new).len(), 3);
+    assert_eq!(Model::open(moved).unwrap().tensors().len(), TENSORS);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn only_shards_that_a_killed_saves_list_and_their_own_header_name_are_removed() {
-    use transload_tensors::transload::host::partial;
     let manager = manager();
     let folder = Folder::of(&[]);
     let path = folder.path("model.safetensors");
     let saved = save_to(&manager, 4, OLD, &path).unwrap();
     let list = folder.path("model.safetensors.index.json");
     let shards: Vec<&PathBuf> = saved.iter().filter(|path| **path != list).collect();
-    // As a process that has ended leaves it: none has this number (`PID_MAX_LIMIT` is 2^22).
-    let aside = partial::aside(&list);
-    let aside = aside.file_name().unwrap().to_str().unwrap();
-    let number = format!("-{:x}-", std::process::id());
-    assert!(aside.contains(&number), "{aside}");
-    let aside = folder.path(&aside.replacen(&number, "-800000-", 1));
-    fs::rename(&list, aside).unwrap();
+    leave(&folder, &list);
     // A copy under another name, one that a list names, one whose content is another save's, and a link.
     fs::copy(shards[0], folder.path("copy.safetensors")).unwrap();
     let other = r#"{"weight_map":{"t1":"model-00002-of-00004.safetensors"}}"#;
@@ -592,6 +614,34 @@ fn a_save_removes_only_what_its_older_list_alone_names() {
     );
 }
 
+/// A list that cannot be read may name any file.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_save_beside_a_list_that_cannot_be_read_changes_nothing() {
+    let manager = manager();
+    for (files, list) in [
+        (1, "last.safetensors.index.json"),
+        (2, "last.safetensors.index.json"),
+        (2, "model.safetensors.index.json"),
+    ] {
+        let folder = Folder::of(&[]);
+        save_to(&manager, 2, OLD, &folder.path("model.safetensors")).unwrap();
+        let list = folder.path(list);
+        let _ = fs::remove_file(&list);
+        // A read of what has no address gives EIO.
+        std::os::unix::fs::symlink("/proc/self/mem", &list).unwrap();
+        let before = names(&folder.path(""));
+        let error = save_to(&manager, files, NEW, &folder.path("model.safetensors")).unwrap_err();
+        let told = error.to_string();
+        let start = format!("cannot read {}: ", list.display());
+        assert!(
+            told.starts_with(&start) && told.ends_with("; nothing has changed there"),
+            "{told}"
+        );
+        assert_eq!(names(&folder.path("")), before);
+    }
+}
+
 #[test]
 fn a_file_that_an_older_list_names_is_never_shown_as_the_older_model() {
     let manager = manager();
@@ -641,6 +691,26 @@ fn a_name_that_another_save_takes_meanwhile_stays_its_own() {
     assert_eq!(ours(&folder.path("")), Ok(OLD));
     second.wait().unwrap();
     assert_eq!(ours(&folder.path("")), Ok(NEW));
+}
+
+#[test]
+fn a_list_that_another_save_brings_back_meanwhile_keeps_its_files() {
+    let manager = manager();
+    let folder = Folder::of(&[]);
+    let path = folder.path("model.safetensors");
+    save_to(&manager, 4, OLD, &path).unwrap();
+    let list = folder.path("model.safetensors.index.json");
+    let (told, other) = (fs::read_to_string(&list).unwrap(), folder.path("other"));
+    let new = path.clone();
+    let brings_back = move |step, to: &Path| {
+        if step == Step::Rename && to == new {
+            fs::write(&other, format!("{told}\n"))?;
+            fs::rename(&other, &list)?;
+        }
+        Ok(())
+    };
+    watched(brings_back, || save_to(&manager, 1, NEW, &path)).unwrap();
+    assert_eq!(ours(&folder.path("")), Ok(OLD));
 }
 
 #[cfg(unix)]
