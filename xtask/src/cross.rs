@@ -79,15 +79,19 @@ fn lint_bare(session: &mut Session, bare: &[&'static str], verdict: &mut Verdict
     Ok(())
 }
 
-const SYSTEMS: [&str; 4] = [
-    "aarch64-unknown-linux-gnu",
+const SYSTEMS: [&str; 3] = [
     "aarch64-apple-darwin",
     "x86_64-pc-windows-msvc",
     "wasm32-unknown-unknown",
 ];
 
-/// Targets whose code is that of one of [`SYSTEMS`], but for the processor, which Linux has too, and for what iOS lacks.
-const TWINS: [&str; 2] = ["x86_64-apple-darwin", "aarch64-apple-ios"];
+/// Targets whose code is that of Linux here or of one of [`SYSTEMS`], but for the processor, which another one of these has, and
+/// for what iOS lacks.
+const TWINS: [&str; 3] = [
+    "aarch64-unknown-linux-gnu",
+    "x86_64-apple-darwin",
+    "aarch64-apple-ios",
+];
 
 /// The targets whose documentation has items that Linux's does not have.
 const DOCUMENTED: [&str; 2] = ["aarch64-apple-darwin", "x86_64-pc-windows-msvc"];

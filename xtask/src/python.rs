@@ -1,6 +1,6 @@
 //! The stage that checks the Python package: lints, wheel, published sources, tests.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -11,7 +11,6 @@ use crate::files;
 use crate::install::Absent;
 use crate::process::output_of;
 use crate::stage::{Session, Verdict};
-use crate::workspace::Workspace;
 use crate::{suites, venv};
 
 /// Builds the wheel, and tests it in an environment of its own.
@@ -28,14 +27,36 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         call
     };
     let mut verdict = Verdict::passed();
+    // What the stages before have built and checked is there.
+    let target = &session.workspace.target;
     // Interpreters without the GIL need a build without the stable ABI.
     for features in [&[][..], &["--no-default-features"]] {
         let mut clippy = package.task("clippy")?;
         clippy.args(["--all-targets", "--locked"]).args(features);
-        verdict.run(clippy.env("PYO3_PYTHON", &python).args(DENIED))?;
+        clippy
+            .env("PYO3_PYTHON", &python)
+            .env("CARGO_TARGET_DIR", target);
+        verdict.run(clippy.args(DENIED))?;
     }
-    let wheel = pack(&mut verdict, &package, &python, "build", "whl")?;
-    let sources = pack(&mut verdict, &package, &python, "sdist", "gz")?;
+    let pack = |verdict: &mut Verdict, task: &str, ending: &str| {
+        let folder = package.target.join("packages").join(task);
+        files::remove(&folder)?;
+        let mut maturin = package.call(&python);
+        maturin.args(["-m", "maturin", task, "--out"]).arg(&folder);
+        maturin.env("CARGO_TARGET_DIR", target);
+        if task == "build" {
+            // The wheel is tested and thrown away: optimising it would take longer than the tests.
+            maturin
+                .args(["--profile", "dev", "--interpreter"])
+                .arg(&python);
+        }
+        verdict.run(&mut maturin)?;
+        let mut made = files::entries(&folder)?.into_iter();
+        let found = made.find(|path| files::ends_with(path, ending));
+        found.with_context(|| format!("maturin {task} left nothing in {}", folder.display()))
+    };
+    let wheel = pack(&mut verdict, "build", "whl")?;
+    let sources = pack(&mut verdict, "sdist", "gz")?;
     verdict.run(call(&["twine", "check", "--strict"]).args([&wheel, &sources]))?;
     let list = output_of(call(&["zipfile", "-l"]).arg(&wheel))?;
     for name in IN_WHEEL.iter().filter(|name| !list.contains(*name)) {
@@ -48,6 +69,10 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let mut check = package.cargo();
     check.args(["check", "--locked", "--manifest-path", "python/Cargo.toml"]);
     check.current_dir(top.context("the archive of the sources is empty")?);
+    check
+        .arg("--config")
+        .arg(session.workspace.root.join(".cargo/config.toml"))
+        .env("CARGO_TARGET_DIR", target);
     verdict.run(check.env("PYO3_PYTHON", &python))?;
 
     let install = [
@@ -77,31 +102,6 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
     let [wheel, sources] = [wheel, sources].map(|it| it.metadata().map_or(0, |it| it.len()) / 1000);
     verdict.note = format!("wheel {wheel} kB, sources {sources} kB");
     Ok(verdict)
-}
-
-/// Has maturin make the wheel or the archive of the sources. Returns its path.
-fn pack(
-    verdict: &mut Verdict,
-    package: &Workspace,
-    python: &Path,
-    task: &str,
-    ending: &str,
-) -> Result<PathBuf> {
-    let folder = package.target.join("packages").join(task);
-    files::remove(&folder)?;
-    let mut maturin = package.call(python);
-    maturin.args(["-m", "maturin", task, "--out"]).arg(&folder);
-    if task == "build" {
-        maturin.args(["--release", "--interpreter"]).arg(python);
-        // The wheel is tested and thrown away: whole-program optimisation would take longer than the tests.
-        for (setting, value) in [("LTO", "off"), ("CODEGEN_UNITS", "16"), ("OPT_LEVEL", "1")] {
-            maturin.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
-        }
-    }
-    verdict.run(&mut maturin)?;
-    let mut made = files::entries(&folder)?.into_iter();
-    let found = made.find(|path| files::ends_with(path, ending));
-    found.with_context(|| format!("maturin {task} left nothing in {}", folder.display()))
 }
 
 /// A program that succeeds in interpreters that the wheel does not serve.

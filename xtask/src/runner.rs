@@ -68,7 +68,8 @@ fn run(program: &(dyn Fn() -> Command + Sync)) -> Result<bool> {
         names.partition(|name| ALONE.iter().any(|alone| name.ends_with(alone)));
     let ended = Mutex::new(Ended::default());
     let start = Instant::now();
-    let threads = thread::available_parallelism().map_or(1, usize::from);
+    // Many tests wait for a while.
+    let threads = 2 * thread::available_parallelism().map_or(1, usize::from);
     for (threads, limit, names) in [(threads, LIMIT, beside), (1, LIMIT_ALONE, alone)] {
         let names = Mutex::new(VecDeque::from(names));
         // No loop holds the lock while its test runs.

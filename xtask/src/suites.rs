@@ -86,12 +86,13 @@ pub(crate) fn loom(session: &mut Session) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// The tests of the library and the testkit in the single-threaded build, where backends and buffers need not be `Send`.
+/// The single-threaded build, where backends and buffers need not be `Send`: the tests of what is different there, the
+/// conformance suite, and random operations.
 pub(crate) fn local(session: &mut Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let mut cargo = test_with_cfg(session, "transload_local");
-    cargo.args(["-p", "transload", "-p", "transload-testkit"]);
-    verdict.run_tests(&mut cargo)?;
+    cargo.args(["-p", "transload", "-p", "transload-testkit", "--tests"]);
+    verdict.run_tests(cargo.args(["--", "local::", "conform", "model"]))?;
     Ok(verdict)
 }
 

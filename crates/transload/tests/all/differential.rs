@@ -2,7 +2,7 @@
 //! over all memories of this machine, and compare with plain arrays of bytes.
 //!
 //! `TRANSLOAD_SEED` repeats a run as far as threads allow. `TRANSLOAD_DIFFERENTIAL_SECONDS` sets its duration (default:
-//! 60 s), of which the test of mapped memory takes a quarter. `TRANSLOAD_DIFFERENTIAL_MACHINE` selects one machine
+//! 20 s), of which the test of mapped memory takes a quarter. `TRANSLOAD_DIFFERENTIAL_MACHINE` selects one machine
 //! alone (`Host`, `Adapters`, `Cuda` or `All`).
 //!
 //! One lock of the test gives each submission its place in the order of the model and of the engine. Calls that block
@@ -79,7 +79,7 @@ fn everything_at_once_agrees_with_plain_arrays() {
         machines.retain(|machine| format!("{machine:?}") == *only);
     }
     // The other test takes the rest of the time.
-    let seconds = seconds(60) / 4 * 3;
+    let seconds = seconds(20) / 4 * 3;
     run(&machines, seconds, Mix::Everything);
     let (line, missing) = tally::summary(adapters);
     println!("{line}");
@@ -98,5 +98,5 @@ fn short_writes_to_mapped_memory_leave_their_words_alone() {
     if !round::has_mapped() {
         return adapter::skip();
     }
-    run(&[Machine::Adapters], seconds(60) / 4, Mix::Words);
+    run(&[Machine::Adapters], seconds(20) / 4, Mix::Words);
 }
