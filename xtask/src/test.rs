@@ -93,8 +93,10 @@ enum Stage {
     Loom,
     /// the single-threaded build, whose types are not Send
     Local,
-    /// the binding of the CUDA driver agrees with cudarc's for every version of CUDA
+    /// the binding of the CUDA driver agrees with cudarc's for the oldest CUDA and the last ones of each generation
     Versions,
+    /// it agrees for the versions between, too
+    Between,
     /// the stand-ins for drivers build, and pass their own tests
     Doubles,
     /// cudarc and NVIDIA's Python bindings take the double for the driver
@@ -132,6 +134,7 @@ impl Stage {
             Self::NoStd => (Tier::All, cross::no_std),
             Self::Cross => (Tier::All, cross::stage),
             Self::Twins => (Tier::Full, cross::twins),
+            Self::Between => (Tier::Full, versions::between),
             Self::Wine => (Tier::All, wine::stage),
             Self::Loom => (Tier::All, suites::loom),
             Self::Local => (Tier::All, suites::local),
