@@ -219,7 +219,7 @@ impl Partial {
             source,
         };
         self.finish().map_err(failed)?;
-        if !steps::rename_to_free(self.file.path(), path)? {
+        if !steps::rename_to_free(self.file.path(), path, true)? {
             return Ok(Some(self));
         }
         self.file.disable_cleanup(true);
@@ -457,7 +457,7 @@ fn create_in(
         let first = path.with_extension(format!("0{END}"));
         let file = options.open(&first)?;
         // A forked process may draw the same name: the file of another one stays.
-        let done = steps::rename_to_free(&first, path);
+        let done = steps::rename_to_free(&first, path, false);
         if matches!(done, Ok(true)) {
             return Ok(file);
         }

@@ -82,8 +82,9 @@ pub fn rename(from: &Path, to: &Path) -> Result<(), StepError> {
     take(Step::Rename, to, || fs::rename(from, to))
 }
 
-/// Renames a file to a name that nothing has. Returns false if something has it.
-pub(super) fn rename_to_free(from: &Path, to: &Path) -> Result<bool, StepError> {
+/// Renames a file to a name that nothing has. Returns false if something has it. Where the system has no such call, `links`
+/// says whether the file may have both names for a moment; without, the name of another one who is as fast is lost.
+pub(super) fn rename_to_free(from: &Path, to: &Path, links: bool) -> Result<bool, StepError> {
     let done = take(Step::Rename, to, || {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
@@ -94,14 +95,16 @@ pub(super) fn rename_to_free(from: &Path, to: &Path) -> Result<bool, StepError> 
                 done => return done,
             }
         }
-        // A second name replaces nothing, whoever else is at it.
-        match fs::hard_link(from, to) {
-            Err(error) if has_no_links(&error) => {}
-            linked => {
-                linked?;
-                // The other name is that of a partial file, which a later write removes.
-                let _ = fs::remove_file(from);
-                return Ok(());
+        // On Windows the first name would stay while the file is open.
+        if links && cfg!(unix) {
+            match fs::hard_link(from, to) {
+                Err(error) if has_no_links(&error) => {}
+                linked => {
+                    linked?;
+                    // It is that of a partial file, which a later write removes.
+                    let _ = fs::remove_file(from);
+                    return Ok(());
+                }
             }
         }
         match fs::symlink_metadata(to) {
