@@ -284,7 +284,7 @@ fn a_driver_that_fails_once_leaves_a_reason() {
 fn what_was_measured_over_a_stand_in_is_not_saved_unasked() {
     let folder = Folder::new("cuda-probe");
     let saved = folder.path("saved.toml");
-    let mut command = over_double(&folder, &["probe", "--quick", "--json"]);
+    let mut command = over_double(&folder, &["probe", "--seconds", "2", "--json"]);
     let probed = run(command.env("TRANSLOAD_PROFILE", &saved));
     assert_eq!(probed.code(), 0, "{}", probed.stderr());
     let value: Value = serde_json::from_str(&probed.stdout()).unwrap();

@@ -378,7 +378,7 @@ fn a_probe_whose_place_in_the_cache_cannot_be_written_works_and_says_so_once() {
     let run = with_saved(
         &folder,
         "taken/transload/profile.toml",
-        &["probe", "--quick"],
+        &["probe", "--seconds", "2"],
     );
     assert_eq!(run.code(), 0, "{}", run.stderr());
     let told = "Not saved: cannot create ";
