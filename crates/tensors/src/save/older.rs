@@ -41,9 +41,13 @@ impl Seen {
     /// Whether it is another file for certain: some file systems give a file another number each time, and not all systems
     /// tell one.
     pub(super) fn is_another(&self, other: &Seen) -> bool {
-        let content = |of: &Seen| (of.len_bytes, of.modified);
         let is_same = cfg!(unix) && self.file == other.file;
-        !is_same && content(self) != content(other)
+        !is_same && self.has_other_content(other)
+    }
+
+    /// Whether it is another file, even if it has the number of one that is gone.
+    pub(super) fn has_other_content(&self, other: &Seen) -> bool {
+        (self.len_bytes, self.modified) != (other.len_bytes, other.modified)
     }
 }
 
@@ -78,19 +82,20 @@ impl Older {
 
     /// Returns the files that no list names any more, at the end of the save: another save may have ended meanwhile, or failed
     /// and brought its older list back.
-    pub(super) fn unlisted(self, list: &Path) -> Vec<PathBuf> {
+    ///
+    /// # Errors
+    /// When a list in the folder cannot be read.
+    pub(super) fn unlisted(self, list: &Path) -> Result<Vec<PathBuf>, SaveError> {
         let mut files = self.files;
         if files.is_empty() {
-            return files;
+            return Ok(files);
         }
-        let Ok(listed) = all_listed(list) else {
-            return Vec::new();
-        };
+        let listed = all_listed(list)?;
         files.retain(|path| {
             let name = path.file_name().and_then(|name| name.to_str());
             name.is_some_and(|name| !listed.contains(name))
         });
-        files
+        Ok(files)
     }
 }
 

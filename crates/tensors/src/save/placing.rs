@@ -94,7 +94,11 @@ impl Placing {
     /// Takes a file away, if the one that was seen is there, for good. Another one is of a save that ended meanwhile.
     pub(super) fn take_away(&mut self, path: &Path, seen: Option<&Seen>) -> Result<(), StepError> {
         // A link that leads nowhere would be told of.
-        if !(path.is_file() || path.is_symlink()) || has_another(path, seen) {
+        let is_another = |path: &Path| match (Seen::at(path), seen) {
+            (Some(now), Some(seen)) => now.has_other_content(seen),
+            (now, seen) => now.is_some() || seen.is_some(),
+        };
+        if !(path.is_file() || path.is_symlink()) || is_another(path) {
             return Ok(());
         }
         let aside = aside(path);
@@ -103,7 +107,7 @@ impl Placing {
             Err(error) if error.source.kind() == ErrorKind::NotFound => return Ok(()),
             done => done?,
         }
-        let is_older = !has_another(&aside, seen);
+        let is_older = !is_another(&aside);
         self.taken.push(Taken::Aside {
             path: path.to_owned(),
             aside: aside.clone(),
@@ -119,14 +123,16 @@ impl Placing {
         steps::sync_folder(folder(path))
     }
 
-    /// Removes what no reader finds any more, the older shards among it. What the system does not remove stays: it is part
-    /// of no model.
-    pub(super) fn finish(self, older: impl Iterator<Item = PathBuf>) {
+    /// Removes what no reader finds any more, the older shards among it; the older list, too, unless it is the one to be `kept`.
+    /// What the system does not remove stays: it is part of no model.
+    pub(super) fn finish(self, older: impl Iterator<Item = PathBuf>, kept: Option<&Path>) {
         for path in older {
             let _ = steps::remove(&path);
         }
         for taken in self.taken {
-            if let Taken::Aside { aside, .. } = taken {
+            if let Taken::Aside { path, aside, .. } = taken
+                && kept != Some(&path)
+            {
                 let _ = steps::remove(&aside);
             }
         }

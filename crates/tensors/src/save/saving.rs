@@ -213,7 +213,10 @@ impl Saving {
                 };
                 let list = list_of(&self.single);
                 let older = { list.as_deref() }.map(|list| self.older.unlisted(list));
-                placing.finish(older.unwrap_or_default().into_iter().filter(is_older));
+                // Where no one can tell now what else names the older files, a later save finds them by their list.
+                let kept = list.as_deref().filter(|_| matches!(older, Some(Err(_))));
+                let older = older.and_then(Result::ok).unwrap_or_default();
+                placing.finish(older.into_iter().filter(is_older), kept);
                 if let (Some(list), Ok(stem)) = (list, stem(&self.single)) {
                     remove_left(&list, |save, name| is_shard(stem, save, name));
                 }
