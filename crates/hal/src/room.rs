@@ -2,7 +2,6 @@
 //! refused when it is asked for, not when it is written to and the system kills the process.
 
 use std::format;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::cgroup::Memory;
@@ -50,7 +49,7 @@ struct Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         if let Some(ledger) = LEDGER.get() {
-            ledger.give_back(self);
+            ledger.account().give_back(self);
         }
     }
 }
@@ -62,15 +61,14 @@ static LEDGER: PerProcess<Ledger> = PerProcess::new();
 /// before; what is left now tells how much of it is written, as long as nothing else writes or frees much meanwhile. An epoch
 /// ends when all is written: the system's count tells all then. A child of `fork` has its own, which knows nothing of its
 /// parent's: the system counts what both write.
+#[derive(Default)]
 struct Ledger {
     account: Mutex<Account>,
-    epoch: AtomicU64,
-    /// What was given back since the last look, of what was taken in this epoch and before.
-    given_back: AtomicU64,
-    older_given_back: AtomicU64,
 }
 
+#[derive(Default)]
 struct Account {
+    epoch: u64,
     /// What was taken in this epoch, and lives.
     taken: u64,
     /// What would be left by the system's count if nothing of that were written.
@@ -78,75 +76,66 @@ struct Account {
 }
 
 impl Ledger {
-    fn of_process() -> &'static Ledger {
-        LEDGER.get_or_init(Ledger::new)
+    /// The account of this process. The system's count is read while it is held: an older one would count what another thread
+    /// has written since then as left.
+    fn of_process() -> MutexGuard<'static, Account> {
+        LEDGER.get_or_init(Ledger::default).account()
     }
 
-    fn new() -> Ledger {
-        Ledger {
-            account: Mutex::new(Account { taken: 0, full: 0 }),
-            epoch: AtomicU64::new(0),
-            given_back: AtomicU64::new(0),
-            older_given_back: AtomicU64::new(0),
-        }
+    fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Returns the account and how much of what is left by the system's count was taken and is not written.
-    fn look(&self, left: u64) -> (MutexGuard<'_, Account>, u64) {
-        let account = self.account.lock();
-        let mut account = account.unwrap_or_else(PoisonError::into_inner);
-        let given_back = self.given_back.swap(0, Ordering::Relaxed);
-        account.taken = account.taken.saturating_sub(given_back);
-        let older = self.older_given_back.swap(0, Ordering::Relaxed);
-        account.full = account.full.saturating_add(older);
+impl Account {
+    /// Returns how much of what is left by the system's count was taken and is not written.
+    fn look(&mut self, left: u64) -> u64 {
         // Where other memory grew or shrank, it lies outside.
-        let most = left.saturating_add(account.taken);
-        account.full = account.full.clamp(left, most);
-        let unwritten = most - account.full;
+        let most = left.saturating_add(self.taken);
+        self.full = self.full.clamp(left, most);
+        let unwritten = most - self.full;
         if unwritten >= ASK_FROM_BYTES {
-            return (account, unwritten);
+            return unwritten;
         }
-        *account = Account {
+        *self = Account {
+            epoch: self.epoch + 1,
             taken: 0,
             full: left,
         };
-        self.epoch.fetch_add(1, Ordering::Relaxed);
-        (account, 0)
+        0
     }
 
     /// Takes that much, if so much is left. Returns what is left otherwise.
-    fn take(&self, left: u64, len_bytes: u64) -> Result<Entry, u64> {
-        let (mut account, unwritten) = self.look(left);
-        let room = left.saturating_sub(unwritten);
+    fn take(&mut self, left: u64, len_bytes: u64) -> Result<Entry, u64> {
+        let room = left.saturating_sub(self.look(left));
         if len_bytes > room {
             return Err(room);
         }
-        account.taken += len_bytes;
-        let epoch = self.epoch.load(Ordering::Relaxed);
-        Ok(Entry { len_bytes, epoch })
+        self.taken += len_bytes;
+        Ok(Entry {
+            len_bytes,
+            epoch: self.epoch,
+        })
     }
 
-    fn give_back(&self, taken: &Entry) {
-        let given_back = match taken.epoch == self.epoch.load(Ordering::Relaxed) {
-            true => &self.given_back,
-            false => &self.older_given_back,
-        };
-        given_back.fetch_add(taken.len_bytes, Ordering::Relaxed);
+    fn give_back(&mut self, taken: &Entry) {
+        let Entry { len_bytes, epoch } = *taken;
+        match epoch == self.epoch {
+            true => self.taken = self.taken.saturating_sub(len_bytes),
+            false => self.full = self.full.saturating_add(len_bytes),
+        }
     }
 }
 
 impl Room {
     /// Reads the current values from the system.
     pub fn now() -> Room {
-        let counted = Room::counted();
-        let left = counted.available_bytes.filter(|_| counted.is_limited);
-        match left {
-            Some(left) => Room {
-                available_bytes: Some(left.saturating_sub(Ledger::of_process().look(left).1)),
-                ..counted
-            },
-            None => counted,
+        let mut account = Ledger::of_process();
+        let mut room = Room::counted();
+        if let Some(left) = room.available_bytes.as_mut().filter(|_| room.is_limited) {
+            *left = left.saturating_sub(account.look(*left));
         }
+        room
     }
 
     /// Takes room for an allocation, or refuses it because it can never fit or does not fit now. Accepts lengths below
@@ -161,12 +150,13 @@ impl Room {
         if len_bytes < ASK_FROM_BYTES {
             return Ok(Taken::default());
         }
+        let mut account = Ledger::of_process();
         let room = Room::counted();
         room.check_limit(memory, len_bytes)?;
         room.check_available(memory, len_bytes)?;
         match room.available_bytes {
             Some(left) if room.is_limited => {
-                let entry = Ledger::of_process().take(left, len_bytes);
+                let entry = account.take(left, len_bytes);
                 let entry = entry.map_err(|left| refused(memory, len_bytes, left))?;
                 Ok(Taken {
                     _entry: Some(ProcessBound::new(entry)),
@@ -314,25 +304,25 @@ mod tests {
         }
 
         fn take(&self, mebibytes: u64) -> Result<Entry, u64> {
-            let taken = self.ledger.take(self.left << 20, mebibytes << 20);
+            let taken = self.ledger.account().take(self.left << 20, mebibytes << 20);
             taken.map_err(|left| left >> 20)
         }
 
         /// Gives back what takes that much of the system's count.
         fn free(&mut self, taken: Entry, written: u64) {
-            self.ledger.give_back(&taken);
+            self.ledger.account().give_back(&taken);
             core::mem::forget(taken);
             self.left += written;
         }
 
         fn room(&self) -> u64 {
-            self.left - (self.ledger.look(self.left << 20).1 >> 20)
+            self.left - (self.ledger.account().look(self.left << 20) >> 20)
         }
     }
 
     fn group() -> Group {
         Group {
-            ledger: Ledger::new(),
+            ledger: Ledger::default(),
             left: 4000,
         }
     }
