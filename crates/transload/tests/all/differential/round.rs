@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use transload::{Buffer, Event, MemoryKind, StagingBudget, TransferManager};
 use transload_cuda::Cuda;
@@ -131,7 +131,7 @@ impl Drop for Leaves<'_> {
     }
 }
 
-pub(crate) fn round(machine: Machine, mix: Mix, dice: &mut Dice, end: Instant, context: String) {
+pub(crate) fn round(machine: Machine, mix: Mix, dice: &mut Dice, context: String) {
     tally::doing(0, "makes managers");
     let ([one, other], alive) = managers(machine, dice, &context);
     let worlds = [&one, &other];
@@ -153,7 +153,7 @@ pub(crate) fn round(machine: Machine, mix: Mix, dice: &mut Dice, end: Instant, c
                 let _leaves = leaves;
                 worker.begin(seat == 1);
                 for _ in 0..STEPS {
-                    if Instant::now() >= end || tally::has_failed() {
+                    if tally::has_failed() {
                         break;
                     }
                     worker.step();
