@@ -18,21 +18,21 @@ use crate::{process, runner};
 
 /// Runs clippy over the tests in `browser/`, and the tests in headless Chromium, on its software adapter. The tests
 /// show the browser's treatment of the calls, and nothing of any GPU. Then Chromium reads the pages of `--html`.
-pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn stage(session: &Session) -> Result<Verdict> {
     let (toolchain, _) = toolchains_for(session, &[TARGET])?[0];
     let mut packages = CHROMIUM.to_vec();
     if toolchain == Toolchain::Debian {
         packages.push(LINKER_PACKAGE);
     }
-    session.installer.require(&packages)?;
+    session.installer().require(&packages)?;
     let adapter = adapter(&session.workspace)?;
-    session.found(format!("WebGPU in Chromium: {adapter}"));
+    session.note_found(format!("WebGPU in Chromium: {adapter}"));
     let runner = Tool {
         // The tests are linked with this version.
         version: &locked_version(&session.workspace.root, "wasm-bindgen")?,
         ..RUNNER
     };
-    let runner = runner.provide(&mut session.installer, &session.workspace.target)?;
+    let runner = runner.provide(session)?;
 
     let mut verdict = Verdict::passed();
     let mut lint = toolchain.cargo(session, "clippy", &[TARGET], Library::Std);

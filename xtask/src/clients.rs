@@ -16,7 +16,7 @@ use crate::suites;
 use crate::venv;
 
 /// cudarc, then NVIDIA's own bindings for Python, then Vulkan. Each has a suite under `doubles/cuda-driver/clients`.
-pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn stage(session: &Session) -> Result<Verdict> {
     doubles::must_be_usable()?;
     let double = Double::cuda_driver(&session.workspace)?;
     let path = loader_path(&double.build(Profile::Debug)?)?;
@@ -43,7 +43,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
             calls.tell(bindings.env(LOADER_PATH, &path));
             let ran = verdict.run_tests(&mut bindings)?.ran();
             verdict.note += &format!(", cuda-bindings {ran} tests");
-            session.calls.insert("clients", calls);
+            session.calls().insert("clients", calls);
         }
         Err(reason) => {
             session.skip(format!("cuda-bindings: {reason}"));

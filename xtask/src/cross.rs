@@ -7,74 +7,85 @@ use anyhow::Result;
 use crate::stage::{Session, Verdict};
 use crate::targets::{Library, toolchains_for, variable};
 
-/// Clippy over every published library and program, for one target of each other supported system, and the documentation
-/// of the targets that have their own. Tests are left out: some of their dependencies do not exist in the browser.
-pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
-    lint(session, &SYSTEMS)
+/// Clippy over every published library and program, for one target of each other supported system. Tests are left out: some
+/// of their dependencies do not exist in the browser.
+pub(crate) fn stage(session: &Session) -> Result<Verdict> {
+    let mut verdict = Verdict::passed();
+    lint(session, "clippy", &SYSTEMS, &mut verdict)?;
+    Ok(verdict)
 }
 
-/// The same for further targets of these systems.
-pub(crate) fn twins(session: &mut Session) -> Result<Verdict> {
-    let mut verdict = lint(session, &TWINS)?;
+/// The same for further targets of these systems, and the documentation of the targets that have their own.
+pub(crate) fn twins(session: &Session) -> Result<Verdict> {
+    provide(session, &[&TWINS, &DOCUMENTED, &BARE_TWINS])?;
+    let mut verdict = Verdict::passed();
+    lint(session, "clippy", &TWINS, &mut verdict)?;
+    lint(session, "doc", &DOCUMENTED, &mut verdict)?;
     lint_bare(session, &BARE_TWINS, &mut verdict)?;
     Ok(verdict)
 }
 
-fn lint(session: &mut Session, systems: &[&'static str]) -> Result<Verdict> {
-    let toolchains = toolchains_for(session, systems)?;
-    let mut verdict = Verdict::passed();
-    let select = |cargo: &mut Command| {
-        cargo.args(["--lib", "--all-features"]);
-        cargo.args(session.workspace.select_published());
-    };
-    for (toolchain, mut targets) in toolchains {
-        let mut lint = toolchain.cargo(session, "clippy", &targets, Library::Std);
-        select(&mut lint);
-        verdict.run(lint.args(["--bins", "--", "-D", "warnings"]))?;
-        targets.retain(|target| DOCUMENTED.contains(target));
-        if !targets.is_empty() {
-            let mut document = toolchain.cargo(session, "doc", &targets, Library::Std);
-            select(&mut document);
-            document.env("RUSTDOCFLAGS", "-D warnings");
-            verdict.run(document.arg("--no-deps"))?;
-        }
-    }
-    verdict.note = systems.join(", ");
-    Ok(verdict)
+/// Makes sure that all of `targets` can be built for: a stage that has begun must not be skipped.
+fn provide(session: &Session, targets: &[&[&str]]) -> Result<()> {
+    toolchains_for(session, &targets.concat()).map(|_| ())
 }
 
-/// Lints the lower packages without their default features for each bare target, links the bare example, and runs it if
-/// this machine can.
+/// Has `task`, clippy or doc, look at the published packages for `systems`.
+fn lint(session: &Session, task: &str, systems: &[&str], verdict: &mut Verdict) -> Result<()> {
+    for (toolchain, targets) in toolchains_for(session, systems)? {
+        let mut lint = toolchain.cargo(session, task, &targets, Library::Std);
+        lint.args(["--lib", "--all-features"])
+            .args(session.workspace.select_published());
+        match task {
+            "doc" => lint.env("RUSTDOCFLAGS", "-D warnings").arg("--no-deps"),
+            _ => lint.args(["--bins", "--", "-D", "warnings"]),
+        };
+        verdict.run(&mut lint)?;
+    }
+    note(task, systems, verdict);
+    Ok(())
+}
+
+/// Adds to the note what `task` looked at.
+fn note(task: &str, targets: &[&str], verdict: &mut Verdict) {
+    if !verdict.note.is_empty() {
+        verdict.note.push_str("; ");
+    }
+    verdict.note += &format!("{task}: {}", targets.join(", "));
+}
+
+/// Lints the lower packages without their default features for a bare target, links the bare example for another one, and
+/// runs it if this machine can.
 ///
 /// The example needs only the processor. It makes a single system call, Linux's exit, so that a Linux machine can run it
 /// and read the exit code.
-pub(crate) fn no_std(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn no_std(session: &Session) -> Result<Verdict> {
+    provide(session, &[&BARE, &[LINKED]])?;
     let mut verdict = Verdict::passed();
     lint_bare(session, &BARE, &mut verdict)?;
-    Ok(verdict)
-}
-
-fn lint_bare(session: &mut Session, bare: &[&'static str], verdict: &mut Verdict) -> Result<()> {
-    let note = [&verdict.note[..], &bare.join(", ")].join(" ");
-    verdict.note = note.trim_start().to_owned();
-    for (toolchain, targets) in toolchains_for(session, bare)? {
-        let mut lint = toolchain.cargo(session, "clippy", &targets, Library::Alloc);
-        lint.args(LOWER.into_iter().flat_map(|package| ["-p", package]));
-        verdict.run(lint.args(["--lib", "--no-default-features", "--", "-D", "warnings"]))?;
-        if !targets.contains(&LINKED) {
-            continue;
-        }
-        let mut link = toolchain.cargo(session, "build", &[LINKED], Library::Alloc);
+    for (toolchain, targets) in toolchains_for(session, &[LINKED])? {
+        let mut link = toolchain.cargo(session, "build", &targets, Library::Alloc);
         // Only rustup delivers the target's own linker; the system's works as well.
         link.args(["-p", EXAMPLE])
             .env(variable(LINKED, "LINKER"), "ld");
         let flags = format!("target.{LINKED}.rustflags=[\"-Crelocation-model=static\"]");
         let linked = verdict.run(link.args(["--config", &flags]))?;
+        note("build", &[LINKED], &mut verdict);
         if linked.success() && cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             let folder = session.workspace.target.join("cross").join(LINKED);
             verdict.run(&mut Command::new(folder.join("debug").join(EXAMPLE)))?;
-            verdict.note.push_str("; example linked and run");
+            verdict.note.push_str(", run");
         }
+    }
+    Ok(verdict)
+}
+
+fn lint_bare(session: &Session, bare: &[&str], verdict: &mut Verdict) -> Result<()> {
+    note("clippy", bare, verdict);
+    for (toolchain, targets) in toolchains_for(session, bare)? {
+        let mut lint = toolchain.cargo(session, "clippy", &targets, Library::Alloc);
+        lint.args(LOWER.into_iter().flat_map(|package| ["-p", package]));
+        verdict.run(lint.args(["--lib", "--no-default-features", "--", "-D", "warnings"]))?;
     }
     Ok(())
 }
@@ -96,11 +107,11 @@ const TWINS: [&str; 3] = [
 /// The targets whose documentation has items that Linux's does not have.
 const DOCUMENTED: [&str; 2] = ["aarch64-apple-darwin", "x86_64-pc-windows-msvc"];
 
-/// One target with 64-bit atomics, and one without.
-const BARE: [&str; 2] = ["x86_64-unknown-none", "thumbv7em-none-eabihf"];
+/// A target without 64-bit atomics.
+const BARE: [&str; 1] = ["thumbv7em-none-eabihf"];
 
-/// Another one without.
-const BARE_TWINS: [&str; 1] = ["riscv32imac-unknown-none-elf"];
+/// Another one without, and the one for which the example is linked.
+const BARE_TWINS: [&str; 2] = ["riscv32imac-unknown-none-elf", LINKED];
 
 /// The packages that need no system.
 const LOWER: [&str; 3] = ["transload-core", "transload-hal", "transload"];
@@ -108,5 +119,5 @@ const LOWER: [&str; 3] = ["transload-core", "transload-hal", "transload"];
 /// The example in `examples/no_std`.
 const EXAMPLE: &str = "transload-no-std-example";
 
-/// The target for which the example is linked.
-const LINKED: &str = BARE[0];
+/// A target with 64-bit atomics, for which the example is linked.
+const LINKED: &str = "x86_64-unknown-none";

@@ -12,12 +12,12 @@ use crate::workspace::Workspace;
 
 /// Has cargo-deny compare the dependencies of every workspace of the tree with `deny.toml`. An installed one of any
 /// version will do.
-pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn stage(session: &Session) -> Result<Verdict> {
     let main = session.workspace.clone();
     let is_installed = first_line(main.cargo().args(["deny", "--version"])).is_some();
     let built = match is_installed {
         true => None,
-        false => Some(DENY.provide(&mut session.installer, &main.target)?),
+        false => Some(DENY.provide(session)?),
     };
     let deny = |workspace: &Workspace| {
         let program = built.as_ref();
@@ -26,7 +26,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         call
     };
     let version = first_line(deny(&main).arg("--version"));
-    session.found(version.context("cargo-deny tells no version")?);
+    session.note_found(version.context("cargo-deny tells no version")?);
     let mut verdict = Verdict::passed();
     let rules = files::read(&main.root.join(RULES))?;
     let skips = |line: &&str| line.contains("{ crate = \"") && line.contains('@');
@@ -80,11 +80,11 @@ const UNUSED: [&str; 3] = [
 ];
 
 /// Its own release settings, whole-program optimisation by one thread, suit a program that runs for longer than a
-/// second. With these it takes three minutes of processor time to build.
+/// second.
 const DENY: Tool = Tool {
     package: "cargo-deny",
     program: "cargo-deny",
     version: "0.20.2",
     locked: true,
-    optimisation: "1",
+    optimisation: "0",
 };

@@ -43,7 +43,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
 }
 
 /// Builds each double, and runs its tests.
-pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn stage(session: &Session) -> Result<Verdict> {
     must_be_usable()?;
     let mut verdict = Verdict::passed();
     let mut notes = Vec::new();
@@ -59,7 +59,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         let finished = verdict.run(examples.args(["--doc", "--locked", "--no-fail-fast"]))?;
         verdict.counts += Counts::read(&finished.output);
         if double.name == CUDA_DRIVER {
-            session.calls.insert("doubles", calls);
+            session.calls().insert("doubles", calls);
         }
         notes.push(double.name);
     }
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_double_of_this_tree_has_a_library_and_a_target_folder_of_its_own() {
+    fn every_double_of_this_tree_is_known_and_what_a_loader_finds_lies_apart() {
         let main = Workspace::load().unwrap();
         let doubles = Double::all(&main).unwrap();
         assert_eq!(doubles.len(), KNOWN.len());

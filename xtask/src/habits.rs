@@ -6,7 +6,7 @@ use crate::files;
 use crate::stage::{Session, Verdict};
 
 /// Fails with the place of each line that breaks a habit: sleeping, asserting on elapsed time, or leaving a test out.
-pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn stage(session: &Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let mut sources = Vec::new();
     let others = session.workspace.others()?.into_iter();

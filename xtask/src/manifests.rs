@@ -9,7 +9,7 @@ use crate::files;
 use crate::stage::{Session, Verdict};
 
 /// Reports each line that a manifest lacks.
-pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn stage(session: &Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let main = &session.workspace;
     let private = [&SHARED[..], &["publish = false"]].concat();

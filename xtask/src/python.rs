@@ -14,7 +14,7 @@ use crate::stage::{Session, Verdict};
 use crate::{suites, venv};
 
 /// Builds the wheel, and tests it in an environment of its own.
-pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn stage(session: &Session) -> Result<Verdict> {
     if venv::runs(Path::new("python3"), TOO_OLD) {
         bail!(Absent("needs Python 3.11 or newer".into()));
     }

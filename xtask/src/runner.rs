@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use anyhow::{Context, Result};
 
 use crate::checks::host;
 use crate::process::{self, Ending, Limit, output_of, seconds};
+use crate::stage::lock;
 use crate::targets::variable;
 use crate::workspace::Workspace;
 
@@ -135,10 +136,6 @@ fn note_times(test: &Command, name: &str, busy: Duration, clock: Duration) -> Re
     let file = OpenOptions::new().append(true).create(true).open(&path);
     let wrote = file.and_then(|mut file| file.write_all(line.as_bytes()));
     wrote.with_context(|| format!("cannot write {}", Path::new(&path).display()))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Names the variable of the runner to the program that stands in for test programs.

@@ -1,8 +1,7 @@
-//! The stage that runs tests of the doubles under two sanitizers: random operations on that of NVIDIA's driver, and the
-//! tests of the Metal backend over its double.
+//! The stage that runs the tests of the Metal backend, over its double, under two sanitizers.
 //!
 //! Each sanitizer first shows that it looks: a program with a known fault, built in the same way, must be
-//! told for what it is. Only then does the silence about the doubles mean something.
+//! told for what it is. Only then does the silence about the backend mean something.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,14 +20,16 @@ use crate::targets::{DEBIAN_SOURCES, debian_toolchain, provide_debian};
 use crate::workspace::Workspace;
 
 /// Both sanitizers, the one that needs nothing installed first.
-pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn stage(session: &Session) -> Result<Verdict> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         bail!(Absent("the recipes are for Linux on x86-64".into()));
     }
-    let subjects = subjects(&session.workspace)?;
+    let main = &session.workspace;
+    let guilty = Double::cuda_driver(main)?.workspace;
+    let backend = main.other(&main.root.join(METAL))?;
     let mut verdict = Verdict::passed();
     let target = session.workspace.target.join("asan");
-    ADDRESS.examine(&mut verdict, &subjects, |workspace| {
+    ADDRESS.examine(&mut verdict, &guilty, &backend, |workspace| {
         // The standard library need not be rebuilt, as this sanitizer watches every allocation by itself. The flag is
         // unstable, and harmless where no release is built.
         let mut cargo = workspace.cargo();
@@ -43,7 +44,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         Ok(sysroot) => {
             let target = session.workspace.target.join("tsan");
             let flags = format!("-Zsanitizer=thread --sysroot={}", sysroot.display());
-            THREAD.examine(&mut verdict, &subjects, |workspace| {
+            THREAD.examine(&mut verdict, &guilty, &backend, |workspace| {
                 // Debian's toolchain has the standard library's sources.
                 let mut cargo = debian_toolchain(session, &workspace.root);
                 cargo
@@ -56,33 +57,6 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
         Err(reason) => session.skip(format!("ThreadSanitizer: {reason}")),
     }
     Ok(verdict)
-}
-
-/// A package whose tests are run.
-struct Subject {
-    workspace: Workspace,
-    package: &'static str,
-    /// Which of its tests, as cargo is told.
-    tests: &'static [&'static str],
-}
-
-/// Of the double of NVIDIA's driver the test of many threads that do random operations; of Metal's what the backend over it
-/// uses.
-fn subjects(main: &Workspace) -> Result<[Subject; 2]> {
-    let metal = main.other(&main.root.join(METAL))?;
-    Ok([
-        Subject {
-            workspace: Double::cuda_driver(main)?.workspace,
-            package: "transload-cuda-double",
-            tests: &["--test", "stress"],
-        },
-        Subject {
-            workspace: metal,
-            package: "transload-metal",
-            // All but `allocations`, which looks at the stack of every allocation, and takes minutes here.
-            tests: &["--lib", "--test=all"],
-        },
-    ])
 }
 
 /// A sanitizer, and the program by which it proves itself.
@@ -117,12 +91,13 @@ const THREAD: Sanitizer = Sanitizer {
 };
 
 impl Sanitizer {
-    /// Has it prove itself in the first workspace, and watch what all of them test. They share a target folder: the
-    /// standard library is built once.
+    /// Has it prove itself on the guilty program, and watch the tests of the backend. They share a target folder: the standard
+    /// library is built once.
     fn examine(
         &self,
         verdict: &mut Verdict,
-        subjects: &[Subject],
+        guilty: &Workspace,
+        backend: &Workspace,
         cargo: impl Fn(&Workspace) -> Command,
     ) -> Result<()> {
         let call = |workspace: &Workspace, task: &str| -> Result<Command> {
@@ -133,20 +108,15 @@ impl Sanitizer {
                 .args(["--locked", "--target", TARGET]);
             Ok(call)
         };
-        let mut proof = call(&subjects[0].workspace, "run")?;
+        let mut proof = call(guilty, "run")?;
         proof.args(["--package", "transload-guilty", "--bin", self.guilty]);
         verdict.run_guilty(&mut proof, self.says)?;
-        for subject in subjects {
-            if verdict.outcome == Outcome::Failed {
-                break;
-            }
-            let mut tests = call(&subject.workspace, "test")?;
+        if verdict.outcome != Outcome::Failed {
+            let mut tests = call(backend, "test")?;
             run_by_this_program(&mut tests, TARGET)?;
-            tests
-                .args(["--package", subject.package])
-                .args(subject.tests)
-                .args(["--", "--skip", self.skipped]);
-            verdict.run_tests(&mut tests)?;
+            // All but `allocations`, which looks at the stack of every allocation, and takes minutes here.
+            tests.args(["--package", "transload-metal", "--lib", "--test=all"]);
+            verdict.run_tests(tests.args(["--", "--skip", self.skipped]))?;
         }
         Ok(())
     }
@@ -154,7 +124,7 @@ impl Sanitizer {
 
 /// Debian ships no runtime for this sanitizer. A folder is made that looks to the compiler like a
 /// sysroot of its own: with the sources of Debian's, and the runtime of the toolchain in use.
-fn thread_sysroot(session: &mut Session) -> Result<PathBuf> {
+fn thread_sysroot(session: &Session) -> Result<PathBuf> {
     let none = || Absent("no runtime for it beside the compiler in use".into());
     let runtime = thread_runtime().ok_or_else(none)?;
     provide_debian(session)?;

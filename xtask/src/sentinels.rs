@@ -40,7 +40,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
 }
 
 /// The stage of `cargo xtask test --full`.
-pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn stage(session: &Session) -> Result<Verdict> {
     let sentinels = load(&session.workspace, &[])?;
     let mut verdict = Verdict::passed();
     let trials = try_all(&session.workspace, &sentinels, "   ")?;
@@ -55,7 +55,7 @@ pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
 }
 
 /// The stage that finds at once a patch whose code has moved, which a full run would find late.
-pub(crate) fn fit(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn fit(session: &Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let sentinels = load(&session.workspace, &[])?;
     for sentinel in &sentinels {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
 
@@ -30,13 +31,10 @@ pub(crate) enum Tier {
 /// The shared state of the stages of one run.
 pub(crate) struct Session {
     pub(crate) workspace: Workspace,
-    pub(crate) installer: Installer,
-    /// Tools that stages found, for the closing summary.
-    pub(crate) found: Vec<String>,
-    /// Tests that showed nothing here, with their reasons.
-    pub(crate) skipped: Vec<String>,
-    /// The functions of the CUDA driver that were called, by the stage whose tests did so.
-    pub(crate) calls: BTreeMap<&'static str, Calls>,
+    installer: Mutex<Installer>,
+    found: Mutex<Vec<String>>,
+    skipped: Mutex<Vec<String>>,
+    calls: Mutex<BTreeMap<&'static str, Calls>>,
 }
 
 impl Session {
@@ -44,11 +42,21 @@ impl Session {
     pub(crate) fn new(workspace: Workspace) -> Self {
         Self {
             workspace,
-            installer: Installer::default(),
-            found: Vec::new(),
-            skipped: Vec::new(),
-            calls: BTreeMap::new(),
+            installer: Mutex::default(),
+            found: Mutex::default(),
+            skipped: Mutex::default(),
+            calls: Mutex::default(),
         }
+    }
+
+    /// What installs: one stage at a time.
+    pub(crate) fn installer(&self) -> MutexGuard<'_, Installer> {
+        lock(&self.installer)
+    }
+
+    /// The functions of the CUDA driver that were called, by the stage whose tests did so.
+    pub(crate) fn calls(&self) -> MutexGuard<'_, BTreeMap<&'static str, Calls>> {
+        lock(&self.calls)
     }
 
     /// Runs tests as [`Verdict::run_tests`] does, and counts those as skipped whose requirements are absent here.
@@ -56,42 +64,51 @@ impl Session {
     /// The test runners know only passed and failed tests. A test that can show nothing on this machine (without huge
     /// pages, for example) therefore appends a line `NAME: REASON` to the file of the variable `TRANSLOAD_SKIPS`, and
     /// returns.
-    pub(crate) fn run_tests(
-        &mut self,
-        verdict: &mut Verdict,
-        tests: &mut Command,
-    ) -> Result<Counts> {
-        let file = self.workspace.target.join("skips.txt");
-        files::remove(&file)?;
+    pub(crate) fn run_tests(&self, verdict: &mut Verdict, tests: &mut Command) -> Result<Counts> {
+        let file = tempfile::NamedTempFile::new()?.into_temp_path();
         let mut counts = verdict.run_tests(tests.env("TRANSLOAD_SKIPS", &file))?;
-        if file.is_file() {
-            let text = files::read(&file)?;
-            let lines: BTreeSet<&str> = text.lines().collect();
-            let skipped = lines.len() as u64;
-            for counts in [&mut counts, &mut verdict.counts] {
-                counts.passed = counts.passed.saturating_sub(skipped);
-                counts.skipped += skipped;
-            }
-            lines.into_iter().for_each(|line| self.skip(line));
+        let text = files::read(&file)?;
+        let lines: BTreeSet<&str> = text.lines().collect();
+        let skipped = lines.len() as u64;
+        for counts in [&mut counts, &mut verdict.counts] {
+            counts.passed = counts.passed.saturating_sub(skipped);
+            counts.skipped += skipped;
         }
+        lines.into_iter().for_each(|line| self.skip(line));
         Ok(counts)
     }
 
     /// Notes a tool for the closing summary, once.
-    pub(crate) fn found(&mut self, tool: impl Into<String>) {
-        note(&mut self.found, tool.into());
+    pub(crate) fn note_found(&self, tool: impl Into<String>) {
+        note(&self.found, tool.into());
     }
 
     /// Notes what was skipped and why, for the closing summary, once.
-    pub(crate) fn skip(&mut self, what: impl Into<String>) {
-        note(&mut self.skipped, what.into());
+    pub(crate) fn skip(&self, what: impl Into<String>) {
+        note(&self.skipped, what.into());
+    }
+
+    /// The tools that stages found.
+    pub(crate) fn found(&self) -> MutexGuard<'_, Vec<String>> {
+        lock(&self.found)
+    }
+
+    /// The tests that showed nothing here, with their reasons.
+    pub(crate) fn skipped(&self) -> MutexGuard<'_, Vec<String>> {
+        lock(&self.skipped)
     }
 }
 
-fn note(notes: &mut Vec<String>, line: String) {
+fn note(notes: &Mutex<Vec<String>>, line: String) {
+    let mut notes = lock(notes);
     if !notes.contains(&line) {
         notes.push(line);
     }
+}
+
+/// What the mutex holds: a thread that panicked with it has left a line too few at most.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A folder into which each process that used the double writes the names of the functions that it called.
@@ -262,7 +279,7 @@ mod tests {
         let target = tempfile::tempdir().unwrap();
         let mut workspace = Workspace::load().unwrap();
         workspace.target = target.path().to_path_buf();
-        let mut session = Session::new(workspace);
+        let session = Session::new(workspace);
         let mut verdict = Verdict::passed();
         let mut run = |script: &str| {
             let mut shell = Command::new("sh");
@@ -277,6 +294,6 @@ mod tests {
         // What an earlier command left counts no more.
         assert_eq!(run(":"), (5, 0));
         assert_eq!((verdict.counts.passed, verdict.counts.skipped), (13, 2));
-        assert_eq!(session.skipped, ["links: none", "pages::huge: none"]);
+        assert_eq!(*session.skipped(), ["links: none", "pages::huge: none"]);
     }
 }

@@ -13,26 +13,26 @@ use crate::stage::{Session, Verdict};
 use crate::vulkan::Drivers;
 
 /// Unit and integration tests of every package, with all features.
-pub(crate) fn tests(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn tests(session: &Session) -> Result<Verdict> {
     all_tests(session, &[])
 }
 
 /// The same tests with many more cases for each property that keeps proptest's own number of cases.
-pub(crate) fn properties(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn properties(session: &Session) -> Result<Verdict> {
     let more = [("PROPTEST_CASES", PROPERTY_CASES), ("EXPLORE", "full")];
     let mut verdict = all_tests(session, &more)?;
     verdict.note = format!("{PROPERTY_CASES} cases per property");
     Ok(verdict)
 }
 
-fn all_tests(session: &mut Session, variables: &[(&str, &str)]) -> Result<Verdict> {
+fn all_tests(session: &Session, variables: &[(&str, &str)]) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let mut tests = runner::tests(&session.workspace)?;
     tests.envs(variables.iter().copied());
     tests.args(["--workspace", "--all-features", "--tests"]);
     drivers(session)?.tell(&mut tests);
     let packages = ["iproute2", "libucx0", "nftables"];
-    if let Err(absent) = or_absent(session.installer.require(&packages))? {
+    if let Err(absent) = or_absent(session.installer().require(&packages))? {
         session.skip(absent.to_string());
     }
     session.run_tests(&mut verdict, &mut tests)?;
@@ -40,11 +40,11 @@ fn all_tests(session: &mut Session, variables: &[(&str, &str)]) -> Result<Verdic
 }
 
 /// Both of Vulkan's drivers, told in the closing summary.
-pub(crate) fn drivers(session: &mut Session) -> Result<Drivers> {
+pub(crate) fn drivers(session: &Session) -> Result<Drivers> {
     let target = &session.workspace.target;
-    let drivers = Drivers::provide(&mut session.installer, target)?;
+    let drivers = Drivers::provide(&mut session.installer(), target)?;
     for found in drivers.found() {
-        session.found(found);
+        session.note_found(found);
     }
     for absent in drivers.absent() {
         session.skip(absent);
@@ -54,7 +54,7 @@ pub(crate) fn drivers(session: &mut Session) -> Result<Drivers> {
 
 /// The examples in the documentation, those of the guide over the same adapters as [`tests`] and the double of CUDA's
 /// driver.
-pub(crate) fn doctests(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn doctests(session: &Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let mut cargo = session.workspace.task("test")?;
     cargo.args(["--doc", "--workspace", "--all-features", "--no-fail-fast"]);
@@ -68,15 +68,16 @@ pub(crate) fn doctests(session: &mut Session) -> Result<Verdict> {
 }
 
 /// The unit tests in modules `loom_tests`, with `--cfg loom`, which tries every interleaving that its model allows.
-pub(crate) fn loom(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn loom(session: &Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let has_loom = |package: &&Package| package.dependencies.iter().any(|of| of.name == "loom");
     for package in session.workspace.members.iter().filter(has_loom) {
         let mut cargo = test_with_cfg(session, "loom");
-        // The search runs for seconds: a slower build would not be won back.
+        // The search runs for seconds: a slower build would not be won back, and one without optimisation would lose more.
         cargo
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
             .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
             .args(["--release", "--lib", "-p", &package.name, "loom_tests::"]);
         verdict.run_tests(&mut cargo)?;
     }
@@ -88,7 +89,7 @@ pub(crate) fn loom(session: &mut Session) -> Result<Verdict> {
 
 /// The single-threaded build, where backends and buffers need not be `Send`: the tests of what is different there, the
 /// conformance suite, and random operations.
-pub(crate) fn local(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn local(session: &Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
     let mut cargo = test_with_cfg(session, "transload_local");
     cargo.args(["-p", "transload", "-p", "transload-testkit", "--tests"]);

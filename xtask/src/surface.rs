@@ -25,7 +25,7 @@ pub(crate) struct Options {
 }
 
 /// Compares the public items with the files.
-pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn stage(session: &Session) -> Result<Verdict> {
     check(&session.workspace, false)
 }
 

@@ -38,7 +38,7 @@ pub(crate) enum Library {
 /// [`Absent`] when a target cannot be built for here. Another error when installing was tried and what it gave is not
 /// usable.
 pub(crate) fn toolchains_for<'a>(
-    session: &mut Session,
+    session: &Session,
     targets: &[&'a str],
 ) -> Result<Vec<(Toolchain, Vec<&'a str>)>> {
     let installed = output_of(Command::new("rustup").args(["target", "list", "--installed"]));
@@ -47,7 +47,7 @@ pub(crate) fn toolchains_for<'a>(
         .iter()
         .partition(|target| installed.lines().any(|line| line == **target));
     for target in &ready {
-        session.found(format!("standard library for {target} (rustup)"));
+        session.note_found(format!("standard library for {target} (rustup)"));
     }
     if let Some(target) = others.first()
         && let Err(reason) = or_absent(provide_debian(session))?
@@ -62,14 +62,14 @@ pub(crate) fn toolchains_for<'a>(
 }
 
 /// Installs Debian's toolchain, where it is missing and this run may.
-pub(crate) fn provide_debian(session: &mut Session) -> Result<()> {
-    session.installer.require(&DEBIAN_PACKAGES)?;
+pub(crate) fn provide_debian(session: &Session) -> Result<()> {
+    session.installer().require(&DEBIAN_PACKAGES)?;
     let mut cargo = debian_toolchain(session, &session.workspace.root);
     let version = first_line(cargo.arg("--version")).with_context(|| {
         let packages = DEBIAN_PACKAGES.join(", ");
         format!("the packages {packages} are installed, but {DEBIAN_CARGO} does not run")
     })?;
-    session.found(format!("{version} (Debian)"));
+    session.note_found(format!("{version} (Debian)"));
     Ok(())
 }
 

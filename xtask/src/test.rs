@@ -1,5 +1,9 @@
 //! `cargo xtask test`: runs the stages, prints what they found.
 
+use std::collections::VecDeque;
+use std::panic::resume_unwind;
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -8,7 +12,7 @@ use clap::{Args, ValueEnum};
 use crate::counts::Counts;
 use crate::install::or_absent;
 use crate::process::seconds;
-use crate::stage::{Outcome, Session, Tier, Verdict};
+use crate::stage::{Outcome, Session, Tier, Verdict, lock};
 use crate::table::table;
 use crate::workspace::Workspace;
 use crate::{
@@ -56,7 +60,7 @@ With --full:
 Elsewhere these stages are skipped, and the end of the run says so.";
 
 /// Every stage, cheap ones first, with the promise that it checks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum Stage {
     /// rustfmt would change nothing
@@ -83,9 +87,9 @@ enum Stage {
     Doctests,
     /// core, hal and the engine build where there is no operating system
     NoStd,
-    /// clippy for the other systems, the browser too, warnings denied; documentation for two
+    /// clippy for the other systems, the browser too, warnings denied
     Cross,
-    /// the same lints for further processors and devices of these systems
+    /// the same lints for further processors and devices of these systems, and documentation for two of them
     Twins,
     /// tests of the host backend as programs of Windows, under Wine
     Wine,
@@ -105,7 +109,7 @@ enum Stage {
     Python,
     /// every function of the CUDA binding is called by a test, or listed with a reason
     Calls,
-    /// tests of the doubles, under AddressSanitizer and ThreadSanitizer
+    /// tests of the Metal backend over its double, under AddressSanitizer and ThreadSanitizer
     Sanitizers,
     /// every package builds from what would be published
     Unpacked,
@@ -118,7 +122,7 @@ enum Stage {
 }
 
 impl Stage {
-    fn row(self) -> (Tier, fn(&mut Session) -> Result<Verdict>) {
+    fn row(self) -> (Tier, fn(&Session) -> Result<Verdict>) {
         match self {
             Self::Format => (Tier::Quick, checks::format),
             Self::Manifests => (Tier::Quick, manifests::stage),
@@ -151,6 +155,15 @@ impl Stage {
         }
     }
 
+    /// Where it builds: cargo makes all others of that folder wait meanwhile.
+    fn folder(self) -> Folder {
+        match self {
+            Self::NoStd | Self::Cross | Self::Twins | Self::Browser => Folder::Cross,
+            Self::Deny | Self::Wine | Self::Loom | Self::Local | Self::Sanitizers => Folder::Own,
+            _ => Folder::Main,
+        }
+    }
+
     /// Its name and the promise that it checks.
     fn told(self) -> [String; 2] {
         let value = self.to_possible_value().unwrap_or_default();
@@ -176,16 +189,57 @@ pub(crate) fn run(workspace: Workspace, options: &Options) -> bool {
         print!("{}", table(["stage", "runs", "shows"], rows));
         return true;
     }
-    let mut session = Session::new(workspace);
-    session.found = checks::machine();
-    let results = choose(options)
+    let session = Session::new(workspace);
+    checks::machine()
         .into_iter()
-        .map(|stage| run_one(stage, &mut session));
-    let results: Vec<_> = results.collect();
-    summarize(&mut session, &results)
+        .for_each(|fact| session.note_found(fact));
+    let start = Instant::now();
+    let results = run_all(choose(options), &session);
+    summarize(&session, &results, start.elapsed())
+}
+
+/// The target folder of a stage's builds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Folder {
+    /// The workspace's, and that of each double, which others use, too.
+    Main,
+    /// That of builds for other targets.
+    Cross,
+    /// One that no other stage uses.
+    Own,
+}
+
+/// Runs them in two lanes: those of a folder that they share in one lane, in their order, and those with a folder of their own
+/// in the lane that has done these. A build leaves processors idle, at its end and where it links.
+fn run_all(stages: Vec<Stage>, session: &Session) -> Vec<StageResult> {
+    let of = |folder| {
+        let stages = stages.iter().copied();
+        let stages: VecDeque<_> = stages.filter(|stage| stage.folder() == folder).collect();
+        Mutex::new(stages)
+    };
+    let [main, cross, own] = [Folder::Main, Folder::Cross, Folder::Own].map(of);
+    let results = Mutex::new(Vec::new());
+    let serve = |shared: &Mutex<VecDeque<Stage>>| {
+        // The last one takes longest.
+        let next = || lock(shared).pop_front().or_else(|| lock(&own).pop_back());
+        while let Some(stage) = next() {
+            let result = run_one(stage, session);
+            lock(&results).push(result);
+        }
+    };
+    thread::scope(|scope| {
+        let lanes = [scope.spawn(|| serve(&main)), scope.spawn(|| serve(&cross))];
+        for end in lanes.map(ScopedJoinHandle::join) {
+            end.unwrap_or_else(|panic| resume_unwind(panic));
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|result: &StageResult| result.stage);
+    results
 }
 
 struct StageResult {
+    stage: Stage,
     name: String,
     verdict: Verdict,
     elapsed: Duration,
@@ -203,7 +257,7 @@ fn choose(options: &Options) -> Vec<Stage> {
     stages.filter(is_chosen).collect()
 }
 
-fn run_one(stage: Stage, session: &mut Session) -> StageResult {
+fn run_one(stage: Stage, session: &Session) -> StageResult {
     let [name, about] = stage.told();
     println!("== {name}: {about}");
     let start = Instant::now();
@@ -217,16 +271,17 @@ fn run_one(stage: Stage, session: &mut Session) -> StageResult {
         }
     };
     let elapsed = start.elapsed();
-    if verdict.outcome == Outcome::Failed {
-        println!("{}", verdict.transcript.trim_end());
-    }
     let end = format!("{} in {}", verdict.outcome.word(), seconds(elapsed));
-    let remark = verdict.remark();
-    println!(
-        "   {end}{}{remark}",
-        if remark.is_empty() { "" } else { ": " }
-    );
+    let mut told = format!("   {name} {end}");
+    if !verdict.remark().is_empty() {
+        told += &format!(": {}", verdict.remark());
+    }
+    if verdict.outcome == Outcome::Failed {
+        told += &format!("\n{}", verdict.transcript.trim_end());
+    }
+    println!("{told}");
     StageResult {
+        stage,
         name,
         verdict,
         elapsed,
@@ -234,16 +289,16 @@ fn run_one(stage: Stage, session: &mut Session) -> StageResult {
 }
 
 /// Prints the closing tables; the very last line counts tests and stages.
-fn summarize(session: &mut Session, results: &[StageResult]) -> bool {
+fn summarize(session: &Session, results: &[StageResult], elapsed: Duration) -> bool {
     for StageResult { name, verdict, .. } in results {
         if let Outcome::Skipped(reason) = &verdict.outcome {
             session.skip(format!("stage {name}: {reason}"));
         }
     }
     println!();
-    print_list("Found", &session.found);
-    print_list("Installed", session.installer.installed());
-    print_list("Skipped", &session.skipped);
+    print_list("Found", &session.found());
+    print_list("Installed", session.installer().installed());
+    print_list("Skipped", &session.skipped());
     let row = |result: &StageResult| {
         [
             result.name.clone(),
@@ -255,9 +310,8 @@ fn summarize(session: &mut Session, results: &[StageResult]) -> bool {
     };
     let head = ["stage", "result", "tests", "time", "note"];
     print!("{}", table(head, results.iter().map(row)));
-    let total: Duration = results.iter().map(|result| result.elapsed).sum();
     let verdicts = || results.iter().map(|result| &result.verdict);
-    println!("{} in {}:", told_of_all(verdicts()), seconds(total));
+    println!("{} in {}:", told_of_all(verdicts()), seconds(elapsed));
     let counts = count(verdicts());
     println!(
         "{} passed, {} failed, {} skipped",

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cargo::cargo_in;
 use crate::files;
-use crate::install::Installer;
 use crate::process::{Limit, first_line, must_run};
+use crate::stage::Session;
 
 /// A program of a package, and the build of it.
 #[derive(Debug, Clone, Copy)]
@@ -25,12 +25,12 @@ pub(crate) struct Tool<'a> {
 }
 
 impl Tool<'_> {
-    /// The path of the program in the folder `target`, which is built if it is missing or of another version.
+    /// The path of the program in the target folder, which is built if it is missing or of another version.
     ///
     /// # Errors
     /// When it cannot be built.
-    pub(crate) fn provide(&self, installer: &mut Installer, target: &Path) -> Result<PathBuf> {
-        let folder = target.join("tools");
+    pub(crate) fn provide(&self, session: &Session) -> Result<PathBuf> {
+        let folder = session.workspace.target.join("tools");
         let program = folder.join("bin").join(self.program);
         if !self.is_at(&program) {
             self.build(&folder)?;
@@ -39,7 +39,7 @@ impl Tool<'_> {
             } = self;
             let built = format!("{package} {version}");
             ensure!(self.is_at(&program), "{built} was built, and does not run");
-            installer.note(format!("{built} (cargo install)"));
+            session.installer().note(format!("{built} (cargo install)"));
         }
         Ok(program)
     }
@@ -87,6 +87,7 @@ mod tests {
 
     use super::*;
     use crate::process::describe;
+    use crate::workspace::Workspace;
 
     /// A tool of the version that `/bin/echo` tells: some print the argument, others know the option.
     fn with_echo(check: impl FnOnce(Tool<'_>)) {
@@ -124,13 +125,15 @@ mod tests {
         let target = tempfile::tempdir().unwrap();
         let folder = target.path().join("tools/bin");
         files::make(&folder).unwrap();
-        let mut installer = Installer::default();
+        let mut workspace = Workspace::load().unwrap();
+        workspace.target = target.path().to_path_buf();
+        let session = Session::new(workspace);
         with_echo(|tool| {
             let program = folder.join(tool.program);
             symlink("/bin/echo", &program).unwrap();
-            let provided = tool.provide(&mut installer, target.path());
+            let provided = tool.provide(&session);
             assert_eq!(provided.unwrap(), program);
         });
-        assert!(installer.installed().is_empty());
+        assert!(session.installer().installed().is_empty());
     }
 }

@@ -14,7 +14,7 @@ use crate::stage::Session;
 ///
 /// # Errors
 /// [`Absent`] also when the index of packages does not answer.
-pub(crate) fn provide(session: &mut Session, folder: &Path, packages: &Path) -> Result<PathBuf> {
+pub(crate) fn provide(session: &Session, folder: &Path, packages: &Path) -> Result<PathBuf> {
     let python = folder.join("bin/python");
     let wanted = files::read(packages)?;
     let lines: Vec<_> = wanted
@@ -41,18 +41,18 @@ pub(crate) fn provide(session: &mut Session, folder: &Path, packages: &Path) -> 
         files::write(&stamp, &wanted)?;
     }
     if let Some(version) = first_line(Command::new(&python).arg("--version")) {
-        session.found(format!("{version} with {lines}"));
+        session.note_found(format!("{version} with {lines}"));
     }
     Ok(python)
 }
 
 /// A Python that can make environments, installed where it is missing if this run may install.
-fn maker(session: &mut Session) -> Result<&'static str> {
+fn maker(session: &Session) -> Result<&'static str> {
     const PARTS: &str = "import ensurepip, venv";
     if runs(Path::new("python3"), PARTS) {
         return Ok("python3");
     }
-    session.installer.require(&["python3", "python3-venv"])?;
+    session.installer().require(&["python3", "python3-venv"])?;
     let can = runs(Path::new(SYSTEM_PYTHON), PARTS).then_some(SYSTEM_PYTHON);
     can.context("python3-venv is installed, and /usr/bin/python3 cannot make an environment")
 }

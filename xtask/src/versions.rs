@@ -8,18 +8,18 @@ use crate::workspace::VERSIONS;
 
 /// The comparison for the oldest version, and for the last one of each generation: those have all functions, numbers and
 /// structures.
-pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn stage(session: &Session) -> Result<Verdict> {
     compare(session, &|is_end| is_end)
 }
 
 /// The comparison for the versions between, which tell since when each is there.
-pub(crate) fn between(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn between(session: &Session) -> Result<Verdict> {
     compare(session, &|is_end| !is_end)
 }
 
 /// Builds and runs the comparison once for each version that is wanted, of those that cudarc offers: its features for
 /// versions exclude each other. `wants` is told whether it is the oldest, or the last of its generation.
-fn compare(session: &mut Session, wants: &dyn Fn(bool) -> bool) -> Result<Verdict> {
+fn compare(session: &Session, wants: &dyn Fn(bool) -> bool) -> Result<Verdict> {
     let folder = session.workspace.root.join(VERSIONS);
     let workspace = session.workspace.other(&folder)?;
     let packages = Metadata::read(&folder, &["--locked"])?.packages;

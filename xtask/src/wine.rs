@@ -8,12 +8,12 @@ use crate::targets::{debian_toolchain, provide_debian, variable};
 
 /// The unit tests and the conformance suite of the host backend, built for Windows and run under Wine. Wine is not
 /// Windows: the run only shows that Wine accepts the calls.
-pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn stage(session: &Session) -> Result<Verdict> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         bail!(Absent("Wine runs programs of its own processor".into()));
     }
     provide_debian(session)?;
-    session.installer.require(&PACKAGES)?;
+    session.installer().require(&PACKAGES)?;
     let target = session.workspace.target.join("wine");
     let mut cargo = debian_toolchain(session, &session.workspace.root);
     cargo

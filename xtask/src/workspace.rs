@@ -44,7 +44,7 @@ impl Workspace {
     }
 
     /// The other workspaces of the tree, sorted: the stand-ins for hardware, and checks whose features exclude each
-    /// other, which share no build with the published packages. Each has a target folder of its own below this one's.
+    /// other. Each but the double of Metal has a target folder of its own below this one's.
     pub(crate) fn others(&self) -> Result<Vec<Self>> {
         let mut folders = files::entries(&self.root.join(DOUBLES))?;
         folders.push(self.root.join(VERSIONS));
@@ -81,6 +81,8 @@ impl Workspace {
         other.target = self.target.join(self.relative(folder));
         if self.relative(folder) == Path::new(METAL) {
             other.patched_for = Some(self.root.clone());
+            // It builds many packages of this one in the same way, and leaves nothing there that a loader would find.
+            other.target.clone_from(&self.target);
         }
         Ok(other)
     }

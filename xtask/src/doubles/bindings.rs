@@ -6,12 +6,14 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use anyhow::{Context, Result, ensure};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cargo::{Metadata, locked_version};
 use crate::files;
+use crate::stage::lock;
 
 /// One place of the source that differs in the copy.
 struct Edit {
@@ -50,6 +52,8 @@ pub(crate) fn arguments(main: &Path, target: &Path) -> Result<[OsString; 2]> {
 
 /// The file that names the copy to cargo.
 fn configuration(main: &Path, target: &Path) -> Result<PathBuf> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _held = lock(&ONE_AT_A_TIME);
     let version = locked_version(&main.join(METAL), PACKAGE)?;
     let folder = target.join("bindings");
     let file = folder.join(format!("{PACKAGE}-{version}.toml"));

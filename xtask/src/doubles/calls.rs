@@ -11,25 +11,25 @@ use crate::{clients, doubles, files};
 
 /// Compares the functions that the tests of the double and of its clients called with those of the binding. Runs these
 /// tests first if this run has not done so already.
-pub(crate) fn stage(session: &mut Session) -> Result<Verdict> {
+pub(crate) fn stage(session: &Session) -> Result<Verdict> {
     let mut verdict = Verdict::passed();
-    let stages: [(_, fn(&mut Session) -> _); 2] =
+    let stages: [(_, fn(&Session) -> _); 2] =
         [("doubles", doubles::stage), ("clients", clients::stage)];
     for (name, run) in stages {
-        if !session.calls.contains_key(name) {
+        if !session.calls().contains_key(name) {
             let ran = run(session)?;
             verdict.counts += ran.counts;
             if ran.outcome == Outcome::Failed {
                 verdict.fail(&ran.transcript);
             }
         }
-        if !session.calls.contains_key(name) {
+        if !session.calls().contains_key(name) {
             let reason = format!("the stage {name} did not run to its end");
             return Ok(Verdict::skipped(reason));
         }
     }
     let mut called = BTreeSet::new();
-    for calls in session.calls.values() {
+    for calls in session.calls().values() {
         called.extend(calls.names()?);
     }
     let bound = bound(&session.workspace.root)?;
