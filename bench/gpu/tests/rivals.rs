@@ -89,8 +89,11 @@ fn a_library_that_hangs_is_given_up_at_the_deadline() {
     let Some(mut command) = command(&folder, test, "hangs") else {
         return;
     };
-    run(command.args(["up/64KiB", "--limit", "5"]), 5);
-    let told = case(&folder.json(), "up/64KiB").to_string();
+    // A slow machine spends the limit before the case begins, which is then left out.
+    let output = command.args(["up/64KiB", "--limit", "5"]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(matches!(output.status.code(), Some(0 | 5)), "{told}");
+    let told = format!("{told}{}", case(&folder.json(), "up/64KiB"));
     assert!(
         told.contains("the interpreter did not answer in time"),
         "{told}"
