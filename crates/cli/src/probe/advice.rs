@@ -107,7 +107,7 @@ fn processors(facts: &Facts) -> Option<Advice> {
             "the cgroup grants the time of {} of {all} processors, and copies of the host use no more threads than that",
             (quota * 100.0).round() / 100.0
         ),
-        remedy: "raise cpu.max (`docker run --cpus`, limits.cpu of Kubernetes, CPUQuota= of systemd)".into(),
+        remedy: "raise cpu.max, or cpu.cfs_quota_us of cgroup v1 (`docker run --cpus`, limits.cpu of Kubernetes, CPUQuota= of systemd)".into(),
     })
 }
 

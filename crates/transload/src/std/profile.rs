@@ -274,7 +274,10 @@ impl TransferManager {
             if new.is_some() {
                 *kept = new;
             }
-            let Some(profile) = &*kept else { return };
+            // A probe that had no time for any link teaches nothing, and the manager goes on learning.
+            let profile = kept.as_ref();
+            let profile = profile.filter(|of| !of.links.is_empty() || !of.routes.is_empty());
+            let Some(profile) = profile else { return };
             let opened = state.planning.topology();
             let is_other = |device: &&DeviceInfo| !profile.machine.has(device);
             let others = opened.devices().iter().filter(is_other);

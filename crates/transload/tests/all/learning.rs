@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use transload::probe::ProbeOptions;
 use transload::{
     Buffer, Clock, Instant, MemoryId, Method, Region, Report, Request, StagingBudget,
     TransferManager,
@@ -104,6 +106,19 @@ fn a_link_that_becomes_slow_is_left_within_20_transfers_and_found_again_within_2
     assert!(back.is_some(), "the link was not found again");
     assert!(is_fast(&copies.copy()));
     assert_eq!(copies.fixture.bytes_of(&copies.dst), bytes(LEN as usize, 1));
+}
+
+#[test]
+fn a_probe_that_had_no_time_for_any_link_leaves_a_manager_learning() {
+    let copies = Copies::new(true);
+    let mut options = ProbeOptions::quick();
+    options.budget = Duration::ZERO;
+    let found = copies.fixture.manager.probe(&options);
+    assert!(found.profile.links().is_empty());
+    let fast = copies.copy();
+    copies.slow_down();
+    let left = (0..20).position(|_| copies.copy().method() != fast.method());
+    assert!(left.is_some(), "the slow link was not left");
 }
 
 #[test]
