@@ -38,6 +38,7 @@ mod span;
 mod spread;
 pub mod stats;
 mod storage;
+mod strided;
 mod time;
 mod topology;
 
@@ -54,7 +55,9 @@ pub use name::Name;
 pub use parse::ParseError;
 pub use pci::PciAddress;
 pub use plan::{Lane, Plan, Ring, Role, Step, StepKind};
-pub use planner::{Barred, Limits, NoPlan, PlanKey, PlanSet, Purpose, Reason, Rejected, plan};
+pub use planner::{
+    Barred, Form, Limits, NoPlan, PlanKey, PlanSet, Purpose, Reason, Rejected, plan,
+};
 pub use quarantine::{Bar, Quarantine};
 pub use route::{Method, Route};
 pub use shape::{Block, Blocks, Rows, Run, Runs, Shape, ShapeError, Together};
@@ -62,6 +65,7 @@ pub use span::Span;
 pub use spread::{Giver, Sending, spread};
 pub use stats::Stats;
 pub use storage::StorageId;
+pub use strided::{Axis, Portion, Strided, StridedError};
 pub use time::Instant;
 pub use topology::{
     Access, BackendId, DeviceInfo, EngineId, Inventory, Lack, Link, LinkClass, LinkId, MemoryInfo,

@@ -27,7 +27,7 @@ mod set;
 mod survey;
 mod way;
 
-pub use key::{Limits, PlanKey, Purpose};
+pub use key::{Form, Limits, PlanKey, Purpose};
 pub(crate) use pipeline::loaded_ns;
 pub use reason::{Barred, NoPlan, Reason, Rejected};
 pub use set::PlanSet;

@@ -197,7 +197,8 @@ pub struct Link {
     pub class: LinkClass,
     /// The cost of a pass, from submission to completion.
     pub cost: Curve,
-    /// Whether pitched shapes move in one operation; otherwise the link takes contiguous ones only.
+    /// Whether pitched shapes move in one operation; otherwise the link takes contiguous ones only. Of a link between machines:
+    /// at the end of the other machine.
     pub pitched: bool,
     /// How many operations of one transfer keep the link busy; at least 1.
     /// [`LINK_DEPTH`](crate::defaults::LINK_DEPTH) where an engine has a queue of its own, and 1 where

@@ -53,7 +53,7 @@ pub use fence::{CompletionSink, Fence, Outcome, Waited};
 pub use host::{GUEST_KINDS, HOST, HOST_ENGINE, HOST_KINDS, HostReach, host_links, processors};
 pub use ipc::{IpcHandle, IpcHandleError};
 pub use maybe_send::{MaybeSend, MaybeSync};
-pub use op::{Advice, Entered, Layout, Op, Part, Transform, Use};
+pub use op::{Advice, Entered, Layout, Op, Part, Transform, Use, View};
 #[cfg(feature = "std")]
 pub use process::PerProcess;
 pub use process::{Process, ProcessBound};
@@ -68,8 +68,8 @@ pub use system::{FileLimit, SystemError, longest_file};
 pub use threads::{Sleepers, Worker, spawn};
 pub use transload_core::defaults;
 pub use transload_core::{
-    Access, BackendId, Conversion, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, Element,
+    Access, Axis, BackendId, Conversion, Cost, Curve, DeviceId, DeviceInfo, DeviceKind, Element,
     EngineId, Instant, Inventory, Lack, Link, LinkClass, LinkId, MemoryId, MemoryInfo, MemoryKind,
-    Name, NoConversion, Node, Passage, PciAddress, Piece, Place, Rows, Run, Shape, Span, StorageId,
-    Topology, Uuid,
+    Name, NoConversion, Node, Passage, PciAddress, Piece, Place, Portion, Rows, Run, Shape, Span,
+    StorageId, Strided, StridedError, Topology, Uuid,
 };

@@ -1,6 +1,6 @@
 //! Operations, as the engine submits them to a backend.
 
-use transload_core::{Conversion, DeviceId, MemoryId, Shape, Span};
+use transload_core::{Conversion, DeviceId, MemoryId, Shape, Span, Strided};
 
 use alloc::vec::Vec;
 
@@ -56,6 +56,18 @@ impl<'a> From<Part<'a>> for Layout<'a> {
     }
 }
 
+/// One operand of a strided copy: elements at strides, or their bytes end to end.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The buffer.
+    pub buffer: &'a Buffer,
+    /// Where the array's lowest byte lies, counted from the start of the view. Without an array: the first byte of the
+    /// operation's span.
+    pub offset: u64,
+    /// Where the elements lie. It stays where it is, unchanged, until the operation's fence settles.
+    pub array: Option<&'a Strided>,
+}
+
 /// An operation. The caller of `submit` guarantees that operands lie within their buffers.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
@@ -87,6 +99,20 @@ pub enum Op<'a> {
         dst: Part<'a>,
         /// From which form to which.
         conversion: Conversion,
+    },
+    /// Copies the payload bytes `span` of `src` to the same ones of `dst`, by elements at strides, and converts their numbers
+    /// where `conversion` is given: `span` counts the bytes of `dst` then, and begins and ends between numbers. Two arrays have
+    /// as many numbers. The ends do not overlap, and no two elements of `dst` do. Only the host's backend has it, for bytes that
+    /// the host's threads reach.
+    Strided {
+        /// Where the bytes are.
+        src: View<'a>,
+        /// Where they go.
+        dst: View<'a>,
+        /// Which bytes of the payload.
+        span: Span,
+        /// From which form to which.
+        conversion: Option<Conversion>,
     },
     /// Maps the buffer; [`Buffer::host`] finds it afterwards. For managed memory, which [`Buffer::host`] finds without
     /// this: announces that the host is going to write, and nothing else writes the host's copy of these bytes until
@@ -192,6 +218,7 @@ impl Op<'_> {
                 Some((src.buffer.memory(), dst.buffer.memory()))
             }
             Op::Pitched { src, dst, .. } => Some((src.buffer.memory(), dst.buffer.memory())),
+            Op::Strided { src, dst, .. } => Some((src.buffer.memory(), dst.buffer.memory())),
             _ => None,
         }
     }
@@ -203,6 +230,7 @@ impl core::fmt::Debug for Op<'_> {
             Op::Copy { dst, .. } => ("Copy", dst.len_bytes),
             Op::Pitched { span, .. } => ("Pitched", span.len),
             Op::Convert { dst, .. } => ("Convert", dst.len_bytes),
+            Op::Strided { span, .. } => ("Strided", span.len),
             Op::AcquireHost { buffer } => ("AcquireHost", buffer.len()),
             Op::ReleaseHost { buffer } => ("ReleaseHost", buffer.len()),
             Op::Prefetch { part, .. } => ("Prefetch", part.len_bytes),

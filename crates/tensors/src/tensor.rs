@@ -6,9 +6,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use transload::{Buffer, Region};
+use transload::{Axis, Buffer, Region, Strided};
 
-use crate::bytes::Bytes;
 use crate::load::Part;
 use crate::{DType, TensorInfo};
 
@@ -192,21 +191,20 @@ impl Tensor {
     /// those of the elements, those of the last dimension next to each other. A copy to elements that overlap is refused.
     ///
     /// # Errors
-    /// When the elements lie in more than 2²⁰ rows that no [`Shape`](transload::Shape) describes.
+    /// When more than eight dimensions are left after those that adjoin were merged.
     pub fn region(&self) -> Result<Region, TensorError> {
         let Some(strides) = &self.strides else {
             return Ok(Region::from(&self.buffer));
         };
         let (_, width) = self.dtype.block();
         let blocks = in_blocks(self.dtype, &self.shape, strides)?;
-        let dimensions =
-            blocks.map(|(size, stride)| (size, i128::from(stride) * i128::from(width)));
-        let dimensions = dimensions.rev();
-        let bytes = Bytes::strided(self.offset, width, dimensions);
-        match bytes.map(|bytes| bytes.of(&self.buffer)) {
-            Ok(Ok(region)) => Ok(region),
-            Ok(Err(_)) => unreachable!("the buffer holds all elements"),
-            Err(rows) => Err(TensorError::Rows(rows.to_string())),
+        // Within a buffer, whose length is less than 2⁶³.
+        let axes = blocks.map(|(size, stride)| Axis::new(size, stride * width as i64));
+        let array = Strided::new(width, &axes.collect::<Vec<Axis>>());
+        let array = array.map_err(TensorError::Dimensions)?;
+        match Region::strided(&self.buffer, self.offset, &array) {
+            Ok(region) => Ok(region),
+            Err(_) => unreachable!("the buffer holds all elements"),
         }
     }
 }
@@ -272,7 +270,7 @@ fn in_blocks<'a>(
     dtype: DType,
     shape: &'a [u64],
     strides: &'a [i64],
-) -> Result<impl DoubleEndedIterator<Item = (u64, i64)> + 'a, TensorError> {
+) -> Result<impl Iterator<Item = (u64, i64)> + 'a, TensorError> {
     let (of_block, _) = dtype.block();
     let last = shape.len().saturating_sub(1);
     let of = move |at: usize| match (shape[at], strides[at]) {

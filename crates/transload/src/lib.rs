@@ -157,15 +157,15 @@ pub mod model {
     pub use transload_core::{
         Access, Bar, Barred, Cost, Curve, CurveError, DeviceInfo, EngineId, Estimate, Lack, Lane,
         Limits, Link, LinkClass, LinkId, MemoryInfo, Name, ParseError, Passage, Piece, Plan,
-        Reason, Ring, Role, Route, ShapeError, Step, StepKind, Timing, Topology, TopologyError,
-        Transformer, defaults,
+        Reason, Ring, Role, Route, ShapeError, Step, StepKind, StridedError, Timing, Topology,
+        TopologyError, Transformer, defaults,
     };
 }
 
 pub use transload_core::{
-    ByteRate, ByteSize, Conversion, DeviceId, DeviceKind, DeviceName, Element, Instant, MemoryId,
-    MemoryKind, Method, Nanoseconds, NoConversion, Node, PciAddress, Place, Shape, Span, Topology,
-    Uuid, stats,
+    Axis, ByteRate, ByteSize, Conversion, DeviceId, DeviceKind, DeviceName, Element, Instant,
+    MemoryId, MemoryKind, Method, Nanoseconds, NoConversion, Node, PciAddress, Place, Shape, Span,
+    Strided, Topology, Uuid, stats,
 };
 /// CUDA devices, whose [`Cuda`](cuda_backend::Cuda) takes users' own memory in.
 #[cfg(cuda)]

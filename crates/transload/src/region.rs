@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use transload_core::{Shape, Span};
+use transload_core::{Shape, Span, Strided};
 
 use crate::Buffer;
 use crate::engine::operand::Operand;
@@ -13,8 +13,9 @@ use crate::error::RegionError;
 /// A shape laid over a buffer: the source or the destination of a request.
 ///
 /// `&Buffer` converts into the region of all its bytes. For a range of bytes use [`Buffer::slice`]: it returns a
-/// buffer, which is a region. [`Region::rect`] is a rectangle of an image, [`Region::blocks`] and [`Region::spans`] are pieces in
-/// the order of a list; other rows at a pitch, and planes of them, need [`Region::new`].
+/// buffer, which is a region. [`Region::rect`] is a rectangle of an image, [`Region::strided`] any view of an array,
+/// [`Region::blocks`] and [`Region::spans`] are pieces in the order of a list; other rows at a pitch, and planes of them, need
+/// [`Region::new`].
 #[derive(Clone, Debug)]
 pub struct Region {
     pub(crate) buffer: Buffer,
@@ -116,6 +117,53 @@ impl Region {
             offset,
             shape,
             scattered: None,
+        })
+    }
+
+    /// Makes the region of an array's elements, at strides of either sign in up to eight dimensions: a transposed or reversed view,
+    /// every second column, pixels of an image whose channels come first. `offset` is where the first element lies, that with all
+    /// indices 0; elements before it have negative strides.
+    ///
+    /// A copy moves each element to the one with the same number, counted with the last dimension changing first. The host's
+    /// threads copy elements, of any two memories that they reach, and into and out of the slots for others.
+    /// A source may have elements that share bytes, such as those of a stride of 0; a destination may not. In the order of
+    /// transfers the region counts as all bytes from its lowest one to its highest one.
+    ///
+    /// ```
+    /// # #[cfg(feature = "std")] {
+    /// # use transload::{Axis, Region, Strided, TransferManager};
+    /// # let manager = TransferManager::builder().host().build()?;
+    /// // 2 rows of 3 bytes, and the same bytes column by column.
+    /// let rows = manager.adopt(vec![1, 2, 3, 4, 5, 6])?;
+    /// let columns = Strided::new(1, &[Axis::new(3, 1), Axis::new(2, 3)])?;
+    /// assert_eq!(manager.read_to_vec(Region::strided(&rows, 0, &columns)?)?, [1, 4, 2, 5, 3, 6]);
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When an element lies before the buffer's first byte or past its end.
+    pub fn strided(buffer: &Buffer, offset: u64, array: &Strided) -> Result<Region, RegionError> {
+        let len = array.extent_bytes();
+        let lowest = offset.checked_sub(array.first());
+        let lowest = lowest.filter(|lowest| Span::new(*lowest, len).fits(buffer.len()));
+        let Some(lowest) = lowest else {
+            return Err(RegionError::ElementsOutOfBounds {
+                memory: buffer.memory(),
+                offset,
+                before: array.first(),
+                len,
+                limit: buffer.len(),
+            });
+        };
+        if let Some(shape) = array.shape() {
+            return Region::new(buffer, lowest, shape);
+        }
+        Ok(Region {
+            buffer: buffer.clone(),
+            offset: lowest,
+            shape: Shape::contiguous(array.payload_bytes()),
+            scattered: Some(Arc::new(Scattered::strided(*array))),
         })
     }
 
@@ -223,12 +271,13 @@ impl Region {
         &self.buffer
     }
 
-    /// Returns where the shape's first byte lies, in bytes from the buffer's start.
+    /// Returns where the shape's first byte lies, in bytes from the buffer's start; of [elements](Region::strided) the lowest one.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Returns the shape; of [blocks](Region::blocks) and [spans](Region::spans) that of their bytes end to end.
+    /// Returns the shape; of [blocks](Region::blocks), [spans](Region::spans) and [elements](Region::strided) that of their bytes end
+    /// to end.
     pub fn shape(&self) -> Shape {
         self.shape
     }

@@ -8,6 +8,7 @@
 mod cut;
 mod place;
 mod slots;
+mod strides;
 mod task;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

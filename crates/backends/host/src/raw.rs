@@ -7,12 +7,14 @@
 
 mod background;
 mod convert;
+mod nest;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
 pub use background::stay_in_the_background;
 pub use convert::convert;
+pub use nest::{Loop, Loops, convert_nest, copy_nest};
 pub use plain::{copy_overlapping, overlaps};
 
 /// How a copy writes its destination.

@@ -1,6 +1,6 @@
 //! The key of a plan, and the planner's limits.
 
-use crate::{MemoryId, defaults};
+use crate::{DeviceId, Link, LinkId, MemoryId, defaults};
 
 /// Everything that a plan depends on besides the machine. Small and `Copy`: it is the key of the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -9,9 +9,8 @@ pub struct PlanKey {
     pub src: MemoryId,
     /// Where they go; the same as `src` for a digest.
     pub dst: MemoryId,
-    /// Whether the source and the destination have gaps, between rows or pieces. Such a region can be touched only by a link
-    /// that is [pitched](crate::Link::pitched); for slots and for a region without gaps any link will do.
-    pub pitched: [bool; 2],
+    /// How the bytes of the source and of the destination lie.
+    pub forms: [Form; 2],
     /// What the bytes are to go through.
     pub purpose: Purpose,
 }
@@ -22,7 +21,7 @@ impl PlanKey {
         PlanKey {
             src,
             dst,
-            pitched: [false; 2],
+            forms: [Form::Contiguous; 2],
             purpose: Purpose::Copy,
         }
     }
@@ -43,9 +42,66 @@ impl PlanKey {
         }
     }
 
+    /// Returns whether slots may lie in a staging memory. One that is an end's is no step further, unless the bytes are brought
+    /// together or converted there, by a link within that memory.
+    pub(crate) fn may_stage_in(&self, memory: MemoryId) -> bool {
+        let packs = self.forms.map(|form| form != Form::Contiguous);
+        let [src, dst] = match self.purpose {
+            // Rows are read where they are. There is no destination.
+            Purpose::Digest => [self.forms[0] == Form::Elements, true],
+            Purpose::Convert => [true, packs[1]],
+            Purpose::Copy | Purpose::CopyWithDigest => packs,
+        };
+        (memory != self.src || src) && (memory != self.dst || dst)
+    }
+
     /// The same for a source and a destination with gaps, where `pitched`.
     pub const fn pitched(self, pitched: [bool; 2]) -> PlanKey {
-        PlanKey { pitched, ..self }
+        let [src, dst] = pitched;
+        PlanKey {
+            forms: [Form::of(src), Form::of(dst)],
+            ..self
+        }
+    }
+}
+
+/// How the bytes of a region lie. Slots are contiguous. A link of another machine's touches gaps there alone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Form {
+    /// Without gaps: any link will do.
+    #[default]
+    Contiguous,
+    /// With gaps between rows or pieces: only a link that is [pitched](crate::Link::pitched) touches them.
+    Rows,
+    /// Elements at strides that no rows tell: only a pitched link of the host's engine or of the memory's own device touches them,
+    /// and no transform.
+    Elements,
+}
+
+impl Form {
+    /// Returns whether a link touches a region whose bytes lie so, as its source, 0, or its destination, 1.
+    pub(crate) fn is_taken_by(self, link: &Link, end: usize) -> bool {
+        let LinkId {
+            src, dst, engine, ..
+        } = link.id;
+        let [own, other] = if end == 0 { [src, dst] } else { [dst, src] };
+        let (own, other) = (own.device, other.device);
+        let by_host = engine.device == DeviceId::CPU0;
+        match self {
+            Form::Contiguous => true,
+            _ if !link.pitched => false,
+            // Another machine does at its end what its own engines do.
+            _ if own.node != other.node && !by_host => !own.node.is_here(),
+            Form::Rows => true,
+            Form::Elements => by_host || engine.device == own,
+        }
+    }
+
+    const fn of(has_gaps: bool) -> Form {
+        match has_gaps {
+            true => Form::Rows,
+            false => Form::Contiguous,
+        }
     }
 }
 

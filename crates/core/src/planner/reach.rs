@@ -29,8 +29,7 @@ impl Reach {
         let digest = key.purpose == Purpose::Digest;
         let staging = |memory: MemoryId| {
             let at = topology.place_of(memory)?;
-            let is_end = memory == key.src || memory == key.dst;
-            (topology.memories()[at].staging && !is_end).then_some(at)
+            (topology.memories()[at].staging && key.may_stage_in(memory)).then_some(at)
         };
         let from = |link: usize| staging(topology.links()[link].id.src);
         let to = |link: usize| staging(topology.links()[link].id.dst);
@@ -69,8 +68,9 @@ impl Reach {
         let middle = |link: usize| {
             let (from, to) = (from(link)?, to(link)?);
             let is_between = entered.contains(&from) && (digest || left.contains(&to));
-            // No slot is copied within its memory.
-            (is_between && from != to).then_some((from, link, to))
+            // No slot is copied within its memory, nor back to where the bytes come from, nor away from where they go.
+            let is_onward = id(to) != key.src && id(from) != key.dst;
+            (is_between && from != to && is_onward).then_some((from, link, to))
         };
         // From the side with fewer memories.
         let mut middle: Vec<_> = if digest || entered.len() <= left.len() {

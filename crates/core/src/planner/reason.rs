@@ -52,7 +52,7 @@ pub enum Reason {
         /// Why not.
         why: Barred,
     },
-    /// A region has gaps, and a link that touches it takes contiguous ones only.
+    /// A region has gaps, and a link that touches it does not take such ones.
     NotPitched {
         /// The first such link.
         link: LinkId,
@@ -129,7 +129,7 @@ impl fmt::Display for Reason {
             Reason::Barred { link, why } => write!(f, "{}: {why}", LinkName(link)),
             Reason::NotPitched { link } => write!(
                 f,
-                "{} takes bytes in one piece, and these are rows with gaps or blocks",
+                "{} takes no bytes that lie as these do: rows with gaps, blocks, or elements at strides",
                 LinkName(link)
             ),
             Reason::ConvertsNothing { link } => write!(
@@ -192,9 +192,9 @@ impl Reason {
     /// Returns what the user can do if no other route is left.
     fn remedy(&self) -> Option<&'static str> {
         match self {
-            Reason::NotPitched { .. } => Some(
-                "copy the rows or blocks into memory of their own in one piece first, and that on, or copy each by itself",
-            ),
+            Reason::NotPitched { .. } => {
+                Some("copy them into memory of their own in one piece first, and that on")
+            }
             Reason::ConvertsNothing { .. } => {
                 Some("convert into host memory first, and copy that on")
             }

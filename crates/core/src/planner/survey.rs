@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::reach::Reach;
 use super::way::{Act, Flaw, Region, Way};
-use super::{Barred, Limits, NoPlan, PlanKey, Purpose};
+use super::{Barred, Form, Limits, NoPlan, PlanKey, Purpose};
 use crate::defaults::{
     LOCAL_CHUNK_BYTES, MIN_CHUNK_BYTES, host_load, max_chunk_bytes, visible_cost,
 };
@@ -257,7 +257,7 @@ impl Survey {
         dst: &MemoryInfo,
     ) {
         if self.key.purpose == Purpose::Digest {
-            if src.host_addressable {
+            if src.host_addressable && self.key.forms[0] != Form::Elements {
                 self.add(&[], memories, src, dst, &[]);
             }
             for (first, slot) in reach.first() {
@@ -360,17 +360,19 @@ impl Survey {
         if let (Purpose::Convert, Some((hop, _))) = (self.key.purpose, first) {
             return Some(Flaw::ConvertsNothing(hop));
         }
-        let [src, dst] = self.key.pitched;
-        if !(src || dst) {
+        if self.key.forms == [Form::Contiguous; 2] {
             return None;
         }
         // Slots are contiguous: only acts on a region must support its gaps.
         let last = copies().count().wrapping_sub(1);
         let is_written = self.key.purpose != Purpose::Digest;
-        let touches = |at| src && at == 0 || dst && at == last && is_written;
+        let takes = |hop: &Hop, end: usize| self.key.forms[end].is_taken_by(&hop.link, end);
+        let fits = |at: usize, hop| {
+            (at > 0 || takes(hop, 0)) && (at < last || !is_written || takes(hop, 1))
+        };
         copies()
             .enumerate()
-            .find(|(at, (_, hop))| touches(*at) && !hop.link.pitched)
+            .find(|(at, (_, hop))| !fits(*at, hop))
             .map(|(_, (hop, _))| Flaw::NotPitched(hop))
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use transload::Conversion;
+use transload::{Axis, Conversion};
 
 use super::LoadError;
 use crate::bytes::Bytes;
@@ -99,13 +99,15 @@ impl Part {
             let unit = if dimension == last { block } else { 1 };
             // Within the tensor, whose bytes were counted.
             offset += range.start / unit * pitch;
-            dimensions.push(((range.end - range.start) / unit, pitch.into()));
+            // A file has less than 2⁶³ bytes.
+            dimensions.push(Axis::new((range.end - range.start) / unit, pitch as i64));
             pitch *= size / unit;
         }
-        Bytes::strided(offset, block_bytes, dimensions).map_err(|rows| LoadError::Slice {
+        dimensions.reverse();
+        Bytes::strided(offset, block_bytes, &dimensions).map_err(|error| LoadError::Slice {
             tensor: info.name.clone(),
             shape: info.shape.clone(),
-            reason: format!("the slice lies in {rows}"),
+            reason: error.to_string(),
         })
     }
 }

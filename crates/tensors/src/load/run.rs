@@ -53,7 +53,7 @@ impl Run {
                 (count, Some(last)) => (count, last),
                 _ => return false,
             },
-            Bytes::Rows(..) => return false,
+            Bytes::Strided(..) => return false,
         };
         let Bytes::Span(new) = bytes else {
             return false;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use transload::ErrorClass;
+use transload::model::StridedError;
 
 use crate::DType;
 
@@ -65,9 +66,9 @@ pub enum TensorError {
         /// The type.
         dtype: DType,
     },
-    /// Too many rows for a region.
-    #[error("the tensor lies in {0}; copy parts of it")]
-    Rows(String),
+    /// Too many dimensions for a region.
+    #[error("{0}; copy parts of it")]
+    Dimensions(StridedError),
 }
 
 struct Needs(Option<u64>);
@@ -85,7 +86,7 @@ impl TensorError {
     /// Returns the category of the error. Use it to decide whether to retry.
     pub fn class(&self) -> ErrorClass {
         match self {
-            TensorError::Rows(_) => ErrorClass::Unsupported,
+            TensorError::Dimensions(_) => ErrorClass::Unsupported,
             _ => ErrorClass::Caller,
         }
     }

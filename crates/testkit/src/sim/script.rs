@@ -42,6 +42,8 @@ pub enum OpKind {
     Copy,
     /// Pitched copies.
     Pitched,
+    /// Copies of elements at strides.
+    Strided,
     /// Transforms.
     Transform,
     /// Prefetch, advice, visibility.

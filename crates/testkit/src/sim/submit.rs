@@ -3,7 +3,7 @@
 use transload_core::defaults::visible_cost;
 use transload_hal::{
     Buffer, DeviceId, DeviceInfo, ErrorClass, Fault, Layout, LinkId, MemoryId, MemoryKind, Op,
-    Part, Span, SubmitError, Transform,
+    Part, Span, Strided, SubmitError, Transform, View,
 };
 
 use super::memory::Hold;
@@ -113,7 +113,7 @@ fn slot_of(sim: &Shared, via: Option<LinkId>, op: &Op<'_>) -> Result<OpSlot, Ref
     };
     match op.ends() {
         Some((src, dst)) => {
-            let pitched = matches!(op, Op::Pitched { .. });
+            let pitched = matches!(op, Op::Pitched { .. } | Op::Strided { .. });
             let first = sim
                 .rows
                 .partition_point(|row| (row.src, row.dst) < (src, dst));
@@ -162,6 +162,7 @@ fn memory_of(op: &Op<'_>) -> MemoryId {
     match op {
         Op::Copy { dst, .. } => dst.buffer.memory(),
         Op::Pitched { dst, .. } => dst.buffer.memory(),
+        Op::Strided { dst, .. } => dst.buffer.memory(),
         Op::AcquireHost { buffer } | Op::ReleaseHost { buffer } => buffer.memory(),
         Op::Prefetch { part, .. } | Op::Advise { part, .. } | Op::MakeVisible { part } => {
             part.buffer.memory()
@@ -204,6 +205,21 @@ impl Work {
                     src_shape: src.shape,
                     dst: of_layout(sim, dst)?,
                     dst_shape: dst.shape,
+                    span: *span,
+                })
+            }
+            Op::Strided {
+                src,
+                dst,
+                span,
+                conversion: None,
+            } => {
+                writable(dst.buffer)?;
+                Ok(Work::Strided {
+                    src: of_view(sim, src, *span)?,
+                    src_array: src.array.copied().map(Box::new),
+                    dst: of_view(sim, dst, *span)?,
+                    dst_array: dst.array.copied().map(Box::new),
                     span: *span,
                 })
             }
@@ -252,6 +268,17 @@ impl Work {
 
 fn of_part(sim: &Shared, part: &Part<'_>) -> Result<Operand, Refusal> {
     operand(sim, part.buffer, part.offset, part.len_bytes)
+}
+
+fn of_view(sim: &Shared, view: &View<'_>, span: Span) -> Result<Operand, Refusal> {
+    if view
+        .array
+        .is_some_and(|array| !span.fits(array.payload_bytes()))
+    {
+        return Err(Refusal::caller("a strided copy's span ends past a payload"));
+    }
+    let extent = view.array.map_or(span.len, Strided::extent_bytes);
+    operand(sim, view.buffer, view.offset, extent)
 }
 
 fn of_layout(sim: &Shared, layout: &Layout<'_>) -> Result<Operand, Refusal> {

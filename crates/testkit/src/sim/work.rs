@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use transload_hal::{ErrorClass, Fault, HostSpan, Shape, Span, Transform};
+use transload_hal::{ErrorClass, Fault, HostSpan, Shape, Span, Strided, Transform};
 
 use super::memory::Hold;
 use super::script::{OpFault, OpKind, scripted};
@@ -24,6 +24,13 @@ pub(super) enum Work {
         src_shape: Shape,
         dst: Operand,
         dst_shape: Shape,
+        span: Span,
+    },
+    Strided {
+        src: Operand,
+        src_array: Option<Box<Strided>>,
+        dst: Operand,
+        dst_array: Option<Box<Strided>>,
         span: Span,
     },
     Transform {
@@ -50,6 +57,7 @@ impl Work {
         match self {
             Work::Copy { .. } => OpKind::Copy,
             Work::Pitched { .. } => OpKind::Pitched,
+            Work::Strided { .. } => OpKind::Strided,
             Work::Transform { .. } => OpKind::Transform,
             Work::Hint | Work::Visible => OpKind::Hint,
         }
@@ -58,7 +66,7 @@ impl Work {
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Work::Copy { src, .. } => src.span.len() as u64,
-            Work::Pitched { span, .. } => span.len,
+            Work::Pitched { span, .. } | Work::Strided { span, .. } => span.len,
             Work::Transform { span, .. } => span.len,
             Work::Hint | Work::Visible => 0,
         }
@@ -89,6 +97,11 @@ impl Work {
                 span,
                 ..
             } => dst.shaped(dst_shape, *span),
+            // Chunks of one array lie among each other.
+            Work::Strided {
+                dst_array: Some(_), ..
+            } => None,
+            Work::Strided { dst, .. } => Some(dst.contiguous()),
             Work::Transform { .. } | Work::Hint | Work::Visible => None,
         }
     }
@@ -102,6 +115,10 @@ impl Work {
                 span,
                 ..
             } => src.shaped(src_shape, *span),
+            Work::Strided {
+                src_array: Some(_), ..
+            } => None,
+            Work::Strided { src, .. } => Some(src.contiguous()),
             Work::Transform {
                 at, shape, span, ..
             } => at.shaped(shape, *span),
@@ -120,6 +137,27 @@ impl Work {
             .min(self.bytes());
         match self {
             Work::Copy { src, dst } => copy(src.span, 0, dst.span, 0, moved),
+            Work::Strided {
+                src,
+                src_array,
+                dst,
+                dst_array,
+                span,
+            } => {
+                let place = |array: &Option<Box<Strided>>, at| match array {
+                    Some(array) => array.locate(span.offset + at).0,
+                    None => at,
+                };
+                for at in 0..moved {
+                    copy(
+                        src.span,
+                        place(src_array, at),
+                        dst.span,
+                        place(dst_array, at),
+                        1,
+                    );
+                }
+            }
             Work::Pitched {
                 src,
                 src_shape,
@@ -170,6 +208,15 @@ impl Work {
         let at = at_byte % bytes;
         match self {
             Work::Copy { dst, .. } => flip(dst.span, at),
+            Work::Strided {
+                dst,
+                dst_array,
+                span,
+                ..
+            } => {
+                let place = |array: &Strided| array.locate(span.offset + at).0;
+                flip(dst.span, dst_array.as_deref().map_or(at, place));
+            }
             Work::Pitched {
                 dst,
                 dst_shape,

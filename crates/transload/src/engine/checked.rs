@@ -8,7 +8,7 @@ use transload_core::flight::Verify;
 use transload_core::{DeviceId, Footprint, Instant, LinkId, MemoryKind, Plan, Shape};
 
 use super::event::EventState;
-use super::operand::Operand;
+use super::operand::{Operand, pair};
 use super::types::{BatchFlag, Priority};
 use crate::error::{RegionError, TransferError};
 use crate::explain::Candidate;
@@ -77,7 +77,7 @@ pub(crate) struct Chosen {
 
 impl Checked {
     /// Checks bounds, lengths, permission and overlap.
-    pub(crate) fn new(src: Operand, dst: Operand) -> Result<Checked, TransferError> {
+    pub(crate) fn new(mut src: Operand, mut dst: Operand) -> Result<Checked, TransferError> {
         let (from, to) = (footprint(&src, false)?, footprint(&dst, true)?);
         let (src_bytes, dst_bytes) = (src.shape.payload_bytes(), dst.shape.payload_bytes());
         if src_bytes != dst_bytes {
@@ -104,15 +104,15 @@ impl Checked {
             let memory = dst.buffer.memory();
             return Err(TransferError::ReadOnly { memory });
         }
-        if let Some(twice) = dst.scattered.as_ref().and_then(|list| list.repeated) {
+        if let Some(twice) = dst.scattered.as_ref().and_then(|list| list.repeated()) {
             return Err(TransferError::Region(RegionError::Repeated {
                 memory: dst.buffer.memory(),
                 offset: twice.offset,
                 len: twice.len,
             }));
         }
-        let has_list = src.scattered.is_some() || dst.scattered.is_some();
-        let in_place = from.conflicts_with(&to) && (!has_list || src.meets(&dst));
+        pair(&mut src, &mut dst);
+        let in_place = from.conflicts_with(&to) && src.meets(&dst);
         if in_place && !(src.is_contiguous() && dst.is_contiguous()) {
             let memory = dst.buffer.memory();
             return Err(TransferError::Overlap { memory });

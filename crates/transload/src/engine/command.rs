@@ -17,7 +17,7 @@ use super::backlog::Full;
 use super::digest::Digest;
 use super::entering::Entry;
 use super::errand::{Errand, Found};
-use super::operand::{End, Operand, copies};
+use super::operand::{End, Operand, copies, strided};
 use super::types::{Pace, TransferId, Wanted, Which};
 
 /// How many commands a thread takes at a time: at least as many as the first slots of the largest plan, four lanes of
@@ -146,8 +146,15 @@ pub(crate) enum Bound {
         slot: Buffer,
         to_slot: bool,
     },
-    /// An end at least is blocks in the order of a list.
-    Scattered { src: End, dst: End, span: Span },
+    /// An end at least is elements at strides, none is a list, and what copies takes elements.
+    Strided { src: End, dst: End, span: Span },
+    /// An end at least is blocks in the order of a list, numbers that are converted, or elements at strides.
+    Scattered {
+        src: End,
+        dst: End,
+        span: Span,
+        by_elements: bool,
+    },
     Transform {
         at: Operand,
         first: u64,
@@ -203,8 +210,8 @@ impl Side<'_> {
 
 impl Bound {
     /// Binds a task's roles to the regions and slots of its transfer; `None` when it names something
-    /// that the transfer does not have.
-    pub(crate) fn of(active: &Active, task: &Task) -> Option<Bound> {
+    /// that the transfer does not have. `via` is the link of a copy.
+    pub(crate) fn of(active: &Active, task: &Task, via: Option<&LinkId>) -> Option<Bound> {
         let span = task.span;
         let end = |endpoint| match endpoint {
             Endpoint::Src => active.read_end().map(Side::Region),
@@ -218,11 +225,18 @@ impl Bound {
                     dst: dst.first(span),
                     len: span.len,
                 },
-                (src, dst) if src.is_scattered() || dst.is_scattered() => Bound::Scattered {
-                    src: src.end(span),
-                    dst: dst.end(span),
-                    span,
-                },
+                (src, dst) if src.is_scattered() || dst.is_scattered() => {
+                    let (src, dst) = (src.end(span), dst.end(span));
+                    match takes_elements(via) {
+                        true if End::are_strided(&src, &dst) => Bound::Strided { src, dst, span },
+                        by_elements => Bound::Scattered {
+                            src,
+                            dst,
+                            span,
+                            by_elements,
+                        },
+                    }
+                }
                 (Side::Region(src), Side::Region(dst)) => Bound::Pitched {
                     src: src.clone(),
                     dst: dst.clone(),
@@ -269,7 +283,7 @@ impl Bound {
     pub(super) fn device(&self) -> DeviceId {
         let buffer = match self {
             Bound::Copy { src: (src, _), .. } => src,
-            Bound::Scattered { src, .. } => &src.operand.buffer,
+            Bound::Strided { src, .. } | Bound::Scattered { src, .. } => &src.operand.buffer,
             Bound::Pitched { src: at, .. }
             | Bound::Blocks { region: at, .. }
             | Bound::Transform { at, .. }
@@ -317,7 +331,13 @@ impl Bound {
                 }
                 f(&ops)
             }
-            Bound::Scattered { src, dst, span } => f(&copies(src, dst, *span)),
+            Bound::Strided { src, dst, span } => f(&[strided(src, dst, *span)]),
+            Bound::Scattered {
+                src,
+                dst,
+                span,
+                by_elements,
+            } => f(&copies(src, dst, *span, *by_elements)),
             Bound::MakeVisible { at } => {
                 let extent = at.extent();
                 f(&[Op::MakeVisible {
@@ -420,6 +440,11 @@ pub(crate) fn pins_pages(task: &Task, via: Option<&LinkId>) -> bool {
 #[inline]
 pub(crate) fn is_on_the_host(via: Option<&LinkId>) -> bool {
     via.is_none_or(|via| via.engine.device == DeviceId::CPU0)
+}
+
+/// Returns whether what carries a submission out copies elements at strides: the processors, or another machine.
+fn takes_elements(via: Option<&LinkId>) -> bool {
+    is_on_the_host(via) || via.is_some_and(|via| via.src.device.node != via.dst.device.node)
 }
 
 pub(super) fn copy_of<'a>(src: &'a (Buffer, u64), dst: &'a (Buffer, u64), len: u64) -> Op<'a> {

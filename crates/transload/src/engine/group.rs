@@ -85,6 +85,10 @@ impl State {
         let destinations: Vec<Operand> = { parts.iter() }
             .map(|(checked, _)| checked.dst.clone())
             .collect();
+        // Elements at strides are read in an order that suits their destination.
+        let sources: Vec<Operand> = { parts.iter() }
+            .map(|(checked, _)| checked.src.clone())
+            .collect();
         let mut members = Vec::with_capacity(parts.len());
         for (at, (checked, mut terms)) in parts.into_iter().enumerate() {
             terms.after.push(Arc::clone(turn));
@@ -133,7 +137,7 @@ impl State {
                 leader: leader_id,
                 giver,
                 followers: Vec::new(),
-                source: source.clone(),
+                source: sources[at].clone(),
                 seen_bytes: 0,
                 was_behind: false,
             }));
@@ -160,9 +164,13 @@ impl State {
         Ok(members)
     }
 
-    /// Chooses where each destination gets its bytes. Numbers that are converted all come from the source.
+    /// Chooses where each destination gets its bytes. Numbers that are converted all come from the source, and elements at strides
+    /// that the destinations want in different orders.
     fn givers(&mut self, source: &Operand, parts: &[(Checked, Terms)], now: Instant) -> Vec<Giver> {
-        if source.conversion().is_some() {
+        let is_one_order = parts
+            .iter()
+            .all(|(checked, _)| checked.src.reads_as(source));
+        if source.conversion().is_some() || !is_one_order {
             return alloc::vec![Giver::Source; parts.len()];
         }
         let planning = &mut self.planning;

@@ -1,11 +1,12 @@
-//! One end of a transfer: a shape laid over a buffer, or pieces of it in a list's order, whose numbers may be converted; and the
-//! operations of copies from or to such pieces.
+//! One end of a transfer: a shape laid over a buffer, pieces of it in a list's order, or elements at strides, whose numbers may be
+//! converted; and the operations of copies from or to such ends.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use transload_core::{Conversion, Shape, Span};
-use transload_hal::{Buffer, Layout, Op, Part};
+use arrayvec::ArrayVec;
+use transload_core::{Conversion, DeviceId, Form, Portion, Shape, Span, Strided};
+use transload_hal::{Buffer, Layout, Op, Part, View};
 
 use crate::error::RegionError;
 
@@ -16,12 +17,12 @@ pub(crate) struct Operand {
     /// Where the shape's first byte lies, counted from the start of the view.
     pub(crate) offset: u64,
     pub(crate) shape: Shape,
-    /// Where the payload lies, if it is pieces in a list's order, or numbers that are converted; `shape` is then that of the
-    /// payload.
+    /// Where the payload lies, if it is pieces in a list's order, elements at strides, or numbers that are converted; `shape` is then
+    /// that of the payload.
     pub(crate) scattered: Option<Arc<Scattered>>,
 }
 
-/// Where the pieces of a payload lie.
+/// Where the pieces or elements of a payload lie.
 #[derive(Clone, Debug)]
 pub(crate) struct Scattered {
     pieces: Pieces,
@@ -29,8 +30,8 @@ pub(crate) struct Scattered {
     pub(crate) conversion: Option<Conversion>,
     /// The bytes from the first byte of the lowest piece to the last one of the highest.
     extent: Span,
-    /// Bytes that two pieces share.
-    pub(crate) repeated: Option<Span>,
+    /// Bytes that two pieces of a list share.
+    repeated: Option<Span>,
 }
 
 /// Pieces, in payload order.
@@ -40,8 +41,8 @@ enum Pieces {
     Equal(Arc<[u64]>, u64),
     /// From the operand's first byte to each of them, and where it ends among all.
     Unequal(Arc<[(u64, u64)]>),
-    /// The rows of a shape.
-    Rows(Shape),
+    /// Elements at strides, the lowest byte of which is the operand's first one.
+    Strided(Strided),
 }
 
 impl Scattered {
@@ -62,12 +63,13 @@ impl Scattered {
         Scattered::new(Pieces::Unequal(pieces.collect()))
     }
 
-    /// Makes the list of the rows of a shape.
-    pub(crate) fn rows(shape: Shape) -> Scattered {
+    /// Makes the one of elements at strides.
+    pub(crate) fn strided(array: Strided) -> Scattered {
+        let extent = Span::new(0, array.extent_bytes());
         Scattered {
-            pieces: Pieces::Rows(shape),
+            pieces: Pieces::Strided(array),
             conversion: None,
-            extent: Span::new(0, shape.extent_bytes()),
+            extent,
             repeated: None,
         }
     }
@@ -94,12 +96,12 @@ impl Scattered {
         list
     }
 
-    /// Returns the pieces; of rows, the bytes from the first to the last one.
+    /// Returns the pieces; of elements at strides, the bytes from the lowest to the highest one.
     fn iter(&self) -> impl Iterator<Item = Span> + '_ {
-        let (equal, unequal, rows): (&[u64], &[(u64, u64)], Option<Span>) = match &self.pieces {
+        let (equal, unequal, whole): (&[u64], &[(u64, u64)], Option<Span>) = match &self.pieces {
             Pieces::Equal(starts, _) => (starts, &[], None),
             Pieces::Unequal(pieces) => (&[], pieces, None),
-            Pieces::Rows(_) => (&[], &[], Some(self.extent)),
+            Pieces::Strided(_) => (&[], &[], Some(self.extent)),
         };
         let len = match self.pieces {
             Pieces::Equal(_, len) => len,
@@ -111,7 +113,15 @@ impl Scattered {
             *before = *end;
             Some(piece)
         });
-        equal.chain(unequal).chain(rows)
+        equal.chain(unequal).chain(whole)
+    }
+
+    /// Returns bytes that two pieces share, or all bytes of elements that share some.
+    pub(crate) fn repeated(&self) -> Option<Span> {
+        match &self.pieces {
+            Pieces::Strided(array) => array.repeats().then_some(self.extent),
+            _ => self.repeated,
+        }
     }
 
     /// Returns whether each piece is whole numbers of so many bytes.
@@ -120,7 +130,7 @@ impl Scattered {
         match &self.pieces {
             Pieces::Equal(_, len) => is_whole(*len),
             Pieces::Unequal(pieces) => pieces.iter().all(|(_, end)| is_whole(*end)),
-            Pieces::Rows(shape) => is_whole(shape.width_bytes()),
+            Pieces::Strided(array) => is_whole(array.element_bytes()),
         }
     }
 
@@ -146,7 +156,7 @@ impl Scattered {
                 let (start, end) = pieces.get(piece).copied().unwrap_or((0, u64::MAX));
                 (start + (at - begin), end - at)
             }
-            Pieces::Rows(shape) => shape.locate(at),
+            Pieces::Strided(array) => array.locate(at),
         }
     }
 }
@@ -157,6 +167,55 @@ impl Operand {
         self.scattered.is_none() && self.shape.is_contiguous()
     }
 
+    /// Returns whether both are the same bytes in the same order.
+    pub(crate) fn reads_as(&self, other: &Operand) -> bool {
+        let is_same = match (&self.scattered, &other.scattered) {
+            (None, None) => true,
+            (Some(own), Some(others)) => {
+                let arrays = (self.array(), other.array());
+                let is_array = matches!(arrays, (Some(own), Some(others)) if own == others);
+                Arc::ptr_eq(own, others) || is_array && own.conversion == others.conversion
+            }
+            _ => false,
+        };
+        is_same && (self.offset, self.shape) == (other.offset, other.shape)
+    }
+
+    /// Returns how the bytes lie.
+    pub(crate) fn form(&self) -> Form {
+        match self.strided() {
+            Some(_) => Form::Elements,
+            None if self.is_contiguous() => Form::Contiguous,
+            None => Form::Rows,
+        }
+    }
+
+    /// Returns the strides, if the payload is elements at strides.
+    pub(crate) fn strided(&self) -> Option<&Strided> {
+        match &self.scattered.as_ref()?.pieces {
+            Pieces::Strided(array) if !array.is_contiguous() => Some(array),
+            _ => None,
+        }
+    }
+
+    /// Returns the elements of any operand that is no list: those of rows, or of one piece, too.
+    fn array(&self) -> Option<Strided> {
+        match self.scattered.as_ref().map(|list| &list.pieces) {
+            Some(Pieces::Strided(array)) => Some(*array),
+            Some(_) => None,
+            None => Strided::of_shape(&self.shape),
+        }
+    }
+
+    /// Has the payload be the elements of `array`, which are the same ones in another order.
+    fn reorder(&mut self, array: Strided) {
+        self.shape = Shape::contiguous(self.shape.payload_bytes());
+        self.scattered = Some(Arc::new(Scattered {
+            conversion: self.conversion(),
+            ..Scattered::strided(array)
+        }));
+    }
+
     /// Returns how its numbers are converted.
     pub(crate) fn conversion(&self) -> Option<Conversion> {
         self.scattered.as_ref()?.conversion
@@ -165,20 +224,19 @@ impl Operand {
     /// Has its numbers converted on the way. Fails when they are no whole numbers, or become more than 2^64 bytes.
     pub(crate) fn converted(self, conversion: Conversion) -> Result<Operand, RegionError> {
         let list = match &self.scattered {
-            Some(list) => Scattered::clone(list),
-            None => Scattered::rows(self.shape),
+            Some(list) => Some(Scattered::clone(list)),
+            None => Strided::of_shape(&self.shape).map(Scattered::strided),
         };
         let found_bytes = self.shape.payload_bytes();
         let (element_bytes, memory) = (conversion.from().len_bytes(), self.buffer.memory());
-        let whole = list.is_whole(element_bytes);
-        let payload = conversion.converted_bytes(found_bytes);
-        match payload.filter(|_| whole) {
+        let list = list.filter(|list| list.is_whole(element_bytes));
+        match list.zip(conversion.converted_bytes(found_bytes)) {
             None => Err(RegionError::Elements {
                 memory,
                 found_bytes,
                 element_bytes,
             }),
-            Some(payload) => Ok(Operand {
+            Some((list, payload)) => Ok(Operand {
                 shape: Shape::contiguous(payload),
                 scattered: Some(Arc::new(Scattered {
                     conversion: Some(conversion),
@@ -200,8 +258,13 @@ impl Operand {
         }
     }
 
-    /// Returns whether any byte of both operands, which lie in one storage, is the same one.
+    /// Returns whether any byte of both operands, which lie in one storage, is the same one; of elements at strides, whether it
+    /// [may be](Strided::may_meet).
     pub(crate) fn meets(&self, other: &Operand) -> bool {
+        if let (Some(own), Some(others)) = (self.array(), other.array()) {
+            let base = |of: &Operand| of.buffer.position() + of.offset;
+            return own.may_meet(base(self), &others, base(other));
+        }
         let mut spans: Vec<(Span, bool)> = self.spans().map(|span| (span, false)).collect();
         spans.extend(other.spans().map(|span| (span, true)));
         spans.sort_unstable_by_key(|(span, _)| span.offset);
@@ -227,6 +290,46 @@ impl Operand {
     }
 }
 
+/// Puts the payloads of a copy into one order, that of the strides of one end, if one of them is elements at strides or rows whose
+/// numbers are converted. Each end is then as simple as it can be told.
+pub(crate) fn pair(src: &mut Operand, dst: &mut Operand) {
+    let conversion = src.conversion();
+    let is_wanted = |end: &Operand| match conversion {
+        Some(_) => end.form() != Form::Contiguous && end.array().is_some(),
+        None => end.form() == Form::Elements,
+    };
+    if !is_wanted(src) && !is_wanted(dst) {
+        return;
+    }
+    let (Some(from), Some(to)) = (src.array(), dst.array()) else {
+        return;
+    };
+    let sizes = conversion.map_or([1; 2], |of| [of.from().len_bytes(), of.to().len_bytes()]);
+    // The host's threads put elements into any order, devices copy what lies in one piece or in rows.
+    let by_src = dst.buffer.memory().device == DeviceId::CPU0
+        && src.buffer.memory().device != DeviceId::CPU0
+        && !from.repeats();
+    let by = usize::from(!by_src);
+    let [from, to] = Strided::paired([&from, &to], sizes, by).unwrap_or([from, to]);
+    let shapes = from
+        .shape()
+        .zip(to.shape())
+        .filter(|_| conversion.is_none());
+    if let Some((from, to)) = shapes {
+        (src.shape, src.scattered) = (from, None);
+        (dst.shape, dst.scattered) = (to, None);
+        return;
+    }
+    for (end, array) in [(src, from), (dst, to)] {
+        if array.is_contiguous() && end.conversion().is_none() {
+            end.scattered = None;
+            end.shape = Shape::contiguous(end.shape.payload_bytes());
+        } else {
+            end.reorder(array);
+        }
+    }
+}
+
 /// One end of a copy, of which the payload's byte `first` is the operand's first one.
 #[derive(Debug)]
 pub(crate) struct End {
@@ -235,14 +338,44 @@ pub(crate) struct End {
 }
 
 impl End {
+    /// Returns whether an end is elements at strides, and none is a list.
+    pub(crate) fn are_strided(src: &End, dst: &End) -> bool {
+        let is_list = |end: &End| end.list().is_some();
+        (src.is_strided() || dst.is_strided()) && !is_list(src) && !is_list(dst)
+    }
+
     fn is_pitched(&self) -> bool {
         !self.operand.shape.is_contiguous()
     }
 
-    /// How many payload bytes from `at` on lie in one piece, or in rows.
+    fn is_strided(&self) -> bool {
+        self.operand.strided().is_some()
+    }
+
+    /// Returns the list, if the payload is pieces in a list's order.
+    fn list(&self) -> Option<&Scattered> {
+        let list = self.operand.scattered.as_deref();
+        list.filter(|_| self.operand.strided().is_none())
+    }
+
+    /// How many payload bytes from `at` on lie in one piece, in rows, or at strides.
     fn left(&self, at: u64) -> u64 {
-        let list = self.operand.scattered.as_ref();
-        list.map_or(u64::MAX, |list| list.locate(at - self.first).1)
+        self.list()
+            .map_or(u64::MAX, |list| list.locate(at - self.first).1)
+    }
+
+    /// Returns the end as an operand of the copy of the payload bytes from `at` on.
+    fn view(&self, at: u64) -> View<'_> {
+        let array = self.operand.strided();
+        let offset = match array {
+            Some(_) => self.operand.offset,
+            None => self.part(at, 0).offset,
+        };
+        View {
+            buffer: &self.operand.buffer,
+            offset,
+            array,
+        }
     }
 
     fn part(&self, at: u64, len_bytes: u64) -> Part<'_> {
@@ -290,9 +423,22 @@ fn conversions<'a>(src: &'a End, dst: &'a End, span: Span, conversion: Conversio
     ops
 }
 
-/// Returns the operations of a copy of the payload bytes `span`, in payload order. Pieces that adjoin at both ends are one
-/// operation.
-pub(crate) fn copies<'a>(src: &'a End, dst: &'a End, span: Span) -> Vec<Op<'a>> {
+/// Returns the operations of a copy of the payload bytes `span`, in payload order: by elements if what does it takes them,
+/// else by rows. Pieces that adjoin at both ends are one operation.
+pub(crate) fn copies<'a>(src: &'a End, dst: &'a End, span: Span, by_elements: bool) -> Vec<Op<'a>> {
+    if src.is_strided() || dst.is_strided() {
+        let (mut ops, mut at) = (Vec::new(), span.offset);
+        let end = span.offset + span.len;
+        while at < end {
+            let part = Span::new(at, (end - at).min(src.left(at)).min(dst.left(at)));
+            match by_elements {
+                true => ops.push(strided(src, dst, part)),
+                false => push_elements(&mut ops, src, dst, part),
+            }
+            at += part.len;
+        }
+        return ops;
+    }
     if let Some(conversion) = src.operand.conversion() {
         return conversions(src, dst, span, conversion);
     }
@@ -312,6 +458,136 @@ pub(crate) fn copies<'a>(src: &'a End, dst: &'a End, span: Span) -> Vec<Op<'a>> 
         at += len;
     }
     ops
+}
+
+/// Returns the operation by which the host's threads copy elements at strides.
+pub(crate) fn strided<'a>(src: &'a End, dst: &'a End, span: Span) -> Op<'a> {
+    Op::Strided {
+        src: src.view(span.offset),
+        dst: dst.view(span.offset),
+        span,
+        conversion: src.operand.conversion(),
+    }
+}
+
+/// Adds the copies of elements at strides as rows of as many of them as lie so at both ends.
+fn push_elements<'a>(ops: &mut Vec<Op<'a>>, src: &'a End, dst: &'a End, span: Span) {
+    let arrays = [src, dst].map(|end| end.operand.strided());
+    let counts = |array: &Strided| {
+        let counts = array.axes().iter().map(|axis| axis.count);
+        counts
+            .chain([array.element_bytes()])
+            .collect::<ArrayVec<u64, DIMENSIONS>>()
+    };
+    let common = match arrays {
+        [Some(from), Some(to)] => Some(to).filter(|_| counts(from) == counts(to)),
+        [from, to] => to.or(from),
+    };
+    let Some(common) = common else {
+        let mut at = span.offset;
+        while at < span.offset + span.len {
+            let run = |end: &End| match end.operand.strided() {
+                Some(array) => array.locate(at),
+                None => (0, u64::MAX),
+            };
+            let [from, to] = [src, dst].map(run);
+            let len = (span.offset + span.len - at).min(from.1).min(to.1);
+            let part = |end: &'a End, inside| {
+                let View { buffer, offset, .. } = end.view(at);
+                Part {
+                    buffer,
+                    offset: offset + inside,
+                    len_bytes: len,
+                }
+            };
+            push(ops, part(src, from.0), part(dst, to.0));
+            at += len;
+        }
+        return;
+    };
+    for portion in common.portions(1, span) {
+        let [from, to] = [src, dst].map(|end| Steps::new(end, &portion, span.offset));
+        // The outer dimensions are walked; the inner ones, of bytes, rows and planes, are a shape at both ends.
+        let counts = portion.counts();
+        let inner = (1..=counts.len().min(3)).rev().find_map(|inner| {
+            let at = counts.len() - inner;
+            let shapes = [&from, &to].map(|steps| shape(&counts[at..], &steps.strides[at..]));
+            Some((at, shapes[0]?, shapes[1]?))
+        });
+        // One row always is.
+        let Some((outer, from_shape, to_shape)) = inner else {
+            continue;
+        };
+        for number in 0..counts[..outer].iter().product::<u64>() {
+            let layout = |steps: &Steps<'a>, shape| Layout {
+                buffer: steps.buffer,
+                offset: steps.place(number, &counts[..outer]),
+                shape,
+            };
+            let (src, dst) = (layout(&from, from_shape), layout(&to, to_shape));
+            let span = Span::new(0, from_shape.payload_bytes());
+            ops.push(Op::Pitched { src, dst, span });
+        }
+    }
+}
+
+/// Dimensions of an array, and the bytes of its elements.
+const DIMENSIONS: usize = Strided::MOST_DIMENSIONS + 1;
+
+/// Where a portion of a copy's bytes lies at one end.
+struct Steps<'a> {
+    buffer: &'a Buffer,
+    offset: u64,
+    strides: ArrayVec<i64, DIMENSIONS>,
+}
+
+impl<'a> Steps<'a> {
+    fn new(end: &'a End, portion: &Portion, first: u64) -> Steps<'a> {
+        let View {
+            buffer,
+            offset,
+            array,
+        } = end.view(first);
+        let (inside, strides) = match array {
+            Some(array) => {
+                let (inside, strides) = array.strides_of(portion, 1);
+                (inside, strides.collect())
+            }
+            None => (portion.position - first, portion.packed(1).collect()),
+        };
+        Steps {
+            buffer,
+            offset: offset + inside,
+            strides,
+        }
+    }
+
+    /// Returns where the place of that number along the dimensions of `counts` begins.
+    fn place(&self, mut number: u64, counts: &[u64]) -> u64 {
+        let steps = counts.iter().zip(&self.strides).rev();
+        let offset = steps.fold(i128::from(self.offset), |at, (count, stride)| {
+            let step = i128::from(number % count) * i128::from(*stride);
+            number /= count;
+            at + step
+        });
+        // Within the region.
+        offset as u64
+    }
+}
+
+/// Returns the shape of bytes, rows and planes, the innermost last, if their strides go upwards.
+fn shape(counts: &[u64], strides: &[i64]) -> Option<Shape> {
+    let at = |from_last: usize| {
+        let at = counts.len().checked_sub(from_last)?;
+        Some((counts[at], u64::try_from(strides[at]).ok()?))
+    };
+    let (width, _) = at(1)?;
+    let level = |from_last| match counts.len() < from_last {
+        true => Some((1, 0)),
+        false => at(from_last),
+    };
+    let (rows, planes) = (level(2)?, level(3)?);
+    Shape::pitched_3d(width, rows.0, rows.1, planes.0, planes.1).ok()
 }
 
 fn push<'a>(ops: &mut Vec<Op<'a>>, src: Part<'a>, dst: Part<'a>) {

@@ -7,9 +7,9 @@ use alloc::vec::Vec;
 
 use transload_core::flight::{Failure, Load, Phase, Resource, Tried, Verify, predict};
 use transload_core::{
-    Barred, DeviceId, Instant, Inventory, Lane, Learning, Limits, LinkId, MemoryId, Method, NoPlan,
-    Plan, PlanCache, PlanKey, PlanSet, Purpose, Quarantine, Role, Route, Sending, Step, StepKind,
-    Topology, TopologyError, Trial,
+    Barred, DeviceId, Form, Instant, Inventory, Lane, Learning, Limits, LinkId, MemoryId, Method,
+    NoPlan, Plan, PlanCache, PlanKey, PlanSet, Purpose, Quarantine, Role, Route, Sending, Step,
+    StepKind, Topology, TopologyError, Trial,
 };
 use transload_hal::BackendId;
 
@@ -40,14 +40,19 @@ pub(crate) struct Planning {
 
 /// Returns the key of a transfer's plans.
 pub(crate) fn key(src: &Operand, dst: &Operand, purpose: Purpose) -> PlanKey {
-    let pitched = [src, dst].map(|end| !end.is_contiguous());
+    let form = |end: &Operand| match end.form() {
+        // A checksum reads what lies in one piece or in rows.
+        Form::Rows if purpose == Purpose::Digest && end.scattered.is_some() => Form::Elements,
+        form => form,
+    };
     let purpose = match src.conversion() {
         Some(_) => Purpose::Convert,
         None => purpose,
     };
     PlanKey {
         purpose,
-        ..PlanKey::copy(src.buffer.memory(), dst.buffer.memory()).pitched(pitched)
+        forms: [form(src), form(dst)],
+        ..PlanKey::copy(src.buffer.memory(), dst.buffer.memory())
     }
 }
 
@@ -307,11 +312,6 @@ impl Planning {
         if src.conversion().is_some() && terms.verify {
             return Err(TransferError::VerifyConversion);
         }
-        let listed = [src, dst].into_iter().find(|end| end.scattered.is_some());
-        if let Some(end) = listed.filter(|_| terms.verify) {
-            let memory = end.buffer.memory();
-            return Err(TransferError::VerifyBlocks { memory });
-        }
         let plan = match &terms.only {
             Some(Only::Link(link)) => self.plan_over(checked, *link)?,
             Some(Only::Way(way)) => {
@@ -422,9 +422,9 @@ impl Planning {
                 "{engine} converts no numbers: the host's engine does"
             )));
         }
-        let pitched = asked.pitched;
         let mut links = self.topology.links_between(src, dst);
-        if pitched != [false; 2] && links.any(|link| link.id == id && !link.pitched) {
+        let has_gaps = asked.forms != [Form::Contiguous; 2];
+        if has_gaps && links.any(|link| link.id == id && !link.pitched) {
             return Err(refused("the link takes contiguous ranges only".into()));
         }
         let plan = self.plan_of_link(id, checked.len_bytes().max(1));

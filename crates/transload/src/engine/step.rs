@@ -146,7 +146,7 @@ impl State {
             let backend = step.backend;
             return self.handle_refused(id, task.id, backend, fault);
         };
-        let Some(bound) = Bound::of(active, &task) else {
+        let Some(bound) = Bound::of(active, &task, step.link.as_ref()) else {
             let fault = Fault::new(
                 ErrorClass::Unsupported,
                 "the plan needs a contiguous region or a slot that is not there",

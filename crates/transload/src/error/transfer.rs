@@ -27,6 +27,23 @@ pub enum RegionError {
         /// The length of the buffer.
         limit: u64,
     },
+    /// [Elements](crate::Region::strided) that lie before the buffer's first byte or past its end.
+    #[error(
+        "an array whose first element is at byte {offset} begins {before} bytes before it and spans {len} bytes: it leaves the \
+         buffer's {limit} bytes in {memory}"
+    )]
+    ElementsOutOfBounds {
+        /// The memory.
+        memory: MemoryId,
+        /// Where the first element lies.
+        offset: u64,
+        /// How far before it the lowest byte lies.
+        before: u64,
+        /// The bytes from the lowest to the highest one.
+        len: u64,
+        /// The length of the buffer.
+        limit: u64,
+    },
     /// [Blocks](crate::Region::blocks) of no bytes.
     #[error("blocks of 0 bytes in {memory}")]
     EmptyBlocks {
@@ -56,7 +73,7 @@ pub enum RegionError {
         /// How many are listed.
         count: usize,
     },
-    /// Bytes that the list of a destination names more than once.
+    /// Bytes that the list of a destination names more than once, or that elements of it share.
     #[error("the destination has {len} bytes from byte {offset} on of a buffer in {memory} twice")]
     Repeated {
         /// The memory.
@@ -156,8 +173,10 @@ pub enum TransferError {
         /// Its memory.
         memory: MemoryId,
     },
-    /// Source and destination overlap, and one of them is rows or blocks.
-    #[error("source and destination overlap in {memory}, and one of them is rows or blocks")]
+    /// Source and destination overlap, and one of them is rows, blocks, or elements at strides.
+    #[error(
+        "source and destination overlap in {memory}, and one of them is rows, blocks, or elements at strides"
+    )]
     Overlap {
         /// Their memory.
         memory: MemoryId,
@@ -181,14 +200,6 @@ pub enum TransferError {
         "source and destination overlap in {memory}, so that they cannot be compared afterwards"
     )]
     VerifyOverlap {
-        /// Their memory.
-        memory: MemoryId,
-    },
-    /// Verification of a copy of [blocks](crate::Region::blocks): a checksum reads bytes in one piece or in rows.
-    #[error(
-        "a copy of blocks in {memory} cannot be verified; compare the blocks, or copy them one by one"
-    )]
-    VerifyBlocks {
         /// Their memory.
         memory: MemoryId,
     },
@@ -321,7 +332,6 @@ impl TransferError {
             | TransferError::OtherSource { .. }
             | TransferError::SharedDestination { .. }
             | TransferError::VerifyOverlap { .. }
-            | TransferError::VerifyBlocks { .. }
             | TransferError::VerifyConversion
             | TransferError::ForeignEvent
             | TransferError::ForeignWay

@@ -71,6 +71,7 @@ mod shared_slots;
 mod simulated;
 mod sleeping_threads;
 mod stalls;
+mod strided;
 #[cfg(all(target_os = "linux", not(any(loom, transload_local))))]
 mod stuck_page;
 mod stuck_pages;

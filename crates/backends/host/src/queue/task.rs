@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use transload_hal::{Advice, Conversion, Fault, HostSpan, Op, Shape, Span, Transform};
 
 use super::place::{self, Place};
+use super::strides::Strides;
 use crate::memory::direct::Row;
 use crate::memory::file::HostFile;
 use crate::memory::hint;
@@ -62,6 +63,7 @@ enum Kind {
         conversion: Conversion,
         store: Store,
     },
+    Strided(Strides),
     Populate {
         span: HostSpan,
         writable: bool,
@@ -140,7 +142,7 @@ impl Task {
     pub(super) fn is_copy(&self) -> bool {
         matches!(
             self.kind,
-            Kind::Copy { .. } | Kind::Pitched { .. } | Kind::Convert { .. }
+            Kind::Copy { .. } | Kind::Pitched { .. } | Kind::Convert { .. } | Kind::Strided(_)
         )
     }
 
@@ -151,6 +153,7 @@ impl Task {
                 src.is_file() || dst.is_file()
             }
             Kind::Convert { src, .. } => src.is_file(),
+            Kind::Strided(of) => of.src.place.is_file() || of.dst.place.is_file(),
             _ => false,
         }
     }
@@ -228,6 +231,11 @@ impl Task {
                 store,
             } => {
                 let span = Span::new(first + at, len);
+                let rows = Strides::of_rows((src, src_shape), (dst, dst_shape), first);
+                if let Some(rows) = rows {
+                    // SAFETY: a part of the operands.
+                    return unsafe { rows.copy(Span::new(at, len)) };
+                }
                 let runs = src_shape.runs(0, &dst_shape, 0, span);
                 if let (Place::File(file, offset), Place::Memory(dst)) = (src, dst) {
                     let rows = runs.map(|run| Row {
@@ -263,6 +271,8 @@ impl Task {
                 // SAFETY: a part of the operands, whole numbers.
                 unsafe { place::convert(src.plus(from), dst, len, conversion, store) }
             }
+            // SAFETY: a part of the operands.
+            Kind::Strided(strides) => unsafe { strides.copy(Span::new(at, len)) },
             Kind::Populate { span, writable } => {
                 if let Some(part) = span.slice(at, len) {
                     hint::populate(part, writable);

@@ -2,11 +2,11 @@ use proptest::prelude::*;
 
 use super::{Store, copy, copy_overlapping, overlaps};
 
-const GUARD: u8 = 0xA5;
+pub(super) const GUARD: u8 = 0xA5;
 
 /// Bytes that differ from their neighbours and from the guard's pattern often enough to notice shifts:
 /// a linear congruential sequence (Knuth's multiplier), eight bytes a step, since debug builds are slow.
-fn pattern(len: usize) -> Vec<u8> {
+pub(super) fn pattern(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let mut word = 1u64;
     for chunk in bytes.chunks_mut(8) {

@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 
 use crate::defaults::{LOCAL_CHUNK_BYTES, MIN_CHUNK_BYTES, RING_SLOTS, max_chunk_bytes};
 use crate::{
-    Curve, EngineId, Limits, Link, LinkClass, LinkId, MemoryId, Plan, PlanKey, Purpose, Role,
-    StepKind, Topology, Transformer,
+    Curve, DeviceId, EngineId, Form, Limits, Link, LinkClass, LinkId, MemoryId, Plan, PlanKey,
+    Purpose, Role, StepKind, Topology, Transformer,
 };
 
 /// 2⁻²⁶ femtoseconds: every cost of the rule is a whole number of them.
@@ -32,11 +32,18 @@ fn extend<'a>(
 ) {
     for link in topology.links().iter().filter(|link| link.id.src == at) {
         let to = link.id.dst;
+        // Slots in the destination's memory are the last ones.
+        if at == key.dst && !path.is_empty() && to != at {
+            continue;
+        }
         path.push(link);
         if to == key.dst {
             found.push(path.clone());
-        } else if path.len() < 3
-            && to != key.src
+        }
+        let is_first = path.len() == 1;
+        if path.len() < 3
+            && (to != key.src || is_first && packs(key, 0))
+            && (to != key.dst || packs(key, 1))
             && topology.memory(to).is_some_and(|info| info.staging)
             && path[..path.len() - 1]
                 .iter()
@@ -45,6 +52,15 @@ fn extend<'a>(
             extend(topology, key, to, path, found);
         }
         path.pop();
+    }
+}
+
+/// Returns whether the bytes of the source, 0, or the destination, 1, may be brought together in slots in the same memory.
+pub(super) fn packs(key: &PlanKey, end: usize) -> bool {
+    match (key.purpose, key.forms[end]) {
+        (Purpose::Digest, form) => form == Form::Elements,
+        (Purpose::Convert, _) if end == 0 => true,
+        (_, form) => form != Form::Contiguous,
     }
 }
 
@@ -172,13 +188,15 @@ fn pipelines<'a>(topology: &'a Topology, key: &PlanKey) -> Vec<Pipeline<'a>> {
         }
         Purpose::Digest => {
             let Some(by) = by else { return all };
-            if host(key.src) {
+            if host(key.src) && key.forms[0] != Form::Elements {
                 all.push(Pipeline::new(Vec::new(), Some((0, by)), true));
             }
             for end in topology.memories() {
-                if end.staging && end.host_addressable && end.id != key.src {
+                let is_own = end.id == key.src;
+                if end.staging && end.host_addressable && (!is_own || packs(key, 0)) {
                     let routes = routes(topology, &PlanKey::copy(key.src, end.id)).into_iter();
-                    let short = routes.filter(|links| links.len() < 3);
+                    let most = if is_own { 1 } else { 2 };
+                    let short = routes.filter(|links| links.len() <= most);
                     all.extend(
                         short.map(|links| {
                             Pipeline::new(links.clone(), Some((links.len(), by)), true)
@@ -189,6 +207,18 @@ fn pipelines<'a>(topology: &'a Topology, key: &PlanKey) -> Vec<Pipeline<'a>> {
         }
     }
     all
+}
+
+/// Returns whether a link touches the source, 0, or the destination, 1, as its bytes lie.
+pub(super) fn takes(key: &PlanKey, link: &Link, end: usize) -> bool {
+    // All devices are here.
+    let own = [link.id.src, link.id.dst][end].device;
+    let by = link.id.engine.device;
+    match key.forms[end] {
+        Form::Contiguous => true,
+        Form::Rows => link.pitched,
+        Form::Elements => link.pitched && (by == DeviceId::CPU0 || by == own),
+    }
 }
 
 /// Returns the least that `key` costs at the size; `None` where there is no way.
@@ -204,8 +234,9 @@ pub(super) fn best(
             links.first(),
             links.last().filter(|_| key.purpose != Purpose::Digest),
         ];
-        let mut ends = ends.into_iter().zip(key.pitched);
-        ends.all(|(link, has_gaps)| !has_gaps || link.is_none_or(|link| link.pitched))
+        ends.into_iter()
+            .enumerate()
+            .all(|(end, link)| link.is_none_or(|link| takes(key, link, end)))
     };
     pipelines(topology, key)
         .iter()

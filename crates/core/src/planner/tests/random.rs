@@ -13,8 +13,8 @@ use crate::defaults::RING_SLOTS;
 use crate::flight::{Prediction, Resource, predict, predict_ns};
 use crate::planner::{Barred, plan};
 use crate::{
-    Access, Cost, Curve, EngineId, Lane, Limits, Link, LinkClass, LinkId, NoPlan, Piece, Plan,
-    PlanKey, PlanSet, Purpose, Reason, Route, StepKind, Topology,
+    Access, Cost, Curve, EngineId, Form, Lane, Limits, Link, LinkClass, LinkId, NoPlan, Piece,
+    Plan, PlanKey, PlanSet, Purpose, Reason, Route, StepKind, Topology,
 };
 
 fn curves() -> impl Strategy<Value = Curve> {
@@ -126,23 +126,34 @@ impl Case {
     }
 }
 
+fn forms() -> impl Strategy<Value = Form> {
+    prop_oneof![
+        8 => Just(Form::Contiguous),
+        1 => Just(Form::Rows),
+        1 => Just(Form::Elements),
+    ]
+}
+
 fn cases() -> impl Strategy<Value = Case> {
     let size = (0..42u32, any::<u64>()).prop_map(|(log2, any)| any & ((1 << log2) - 1));
     (
         machines(),
         proptest::bool::weighted(0.25),
-        [(); 2].map(|()| proptest::bool::weighted(0.15)),
+        [(); 2].map(|()| forms()),
         14..28u32,
         proptest::collection::vec(0..12u8, 28),
         proptest::collection::vec(size, 12),
     )
-        .prop_map(|(topology, same, pitched, budget, bars, sizes)| {
+        .prop_map(|(topology, same, forms, budget, bars, sizes)| {
             let dst = if same { 0 } else { 1 };
             let links = topology.links().iter().zip(bars);
             let barred = links.filter(|(_, bar)| *bar == 0).map(|(link, _)| link.id);
             Case {
                 barred: barred.collect(),
-                key: PlanKey::copy(memory(0), memory(dst)).pitched(pitched),
+                key: PlanKey {
+                    forms,
+                    ..PlanKey::copy(memory(0), memory(dst))
+                },
                 limits: Limits {
                     staging_bytes: (1 << budget) + (1 << (budget - 1)),
                     lanes: 1,
@@ -287,12 +298,13 @@ proptest! {
                     let info = case.topology.memory(ring.memory).unwrap();
                     prop_assert!(info.staging && lane.chunk_bytes <= info.max_alloc_bytes);
                     prop_assert!(ring.slots >= 1);
-                    prop_assert!(![case.key.src, case.key.dst].contains(&ring.memory));
+                    let ends = [case.key.src, case.key.dst];
+                    let packs = |end: usize| ends[end] != ring.memory || oracle::packs(&case.key, end);
+                    prop_assert!(packs(0) && packs(1));
                 }
                 let links = lane.route.as_ref().unwrap().links();
-                let [src, dst] = case.key.pitched;
-                prop_assert!(!src || links[0].pitched);
-                prop_assert!(!dst || links[links.len() - 1].pitched);
+                prop_assert!(oracle::takes(&case.key, &links[0], 0));
+                prop_assert!(oracle::takes(&case.key, &links[links.len() - 1], 1));
             }
         }
     }

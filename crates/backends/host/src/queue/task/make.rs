@@ -5,13 +5,15 @@ use std::ptr::NonNull;
 
 use transload_hal::{
     Advice, Buffer, Conversion, DeviceId, ErrorClass, Fault, HostSpan, Layout, MemoryId,
-    MemoryKind, Op, Part, Shape, Span, StorageId, SubmitError, Transform,
+    MemoryKind, Op, Part, Shape, Span, StorageId, Strided, SubmitError, Transform, View,
 };
 
 use super::super::cut::Cut;
 use super::super::place::Place;
+use super::super::strides::{End, Strides};
 use super::{Kind, Task};
 use crate::memory::file::HostFile;
+use crate::raw::Store;
 use crate::tuning::{Tuning, piece_bytes};
 
 impl Task {
@@ -47,6 +49,17 @@ impl Task {
                         "numbers are converted from bytes that the host reaches, to its memory"
                             .into(),
                     )
+                })
+            }
+            Op::Strided {
+                src,
+                dst,
+                span,
+                conversion,
+            } => {
+                let task = Self::strided(src, dst, span, conversion, tuning, in_flight)?;
+                task.ok_or_else(|| {
+                    unsupported("an operand is neither memory of cpu:0 nor a file".into())
                 })
             }
             // The host's access to its memory needs no preparation.
@@ -229,6 +242,53 @@ impl Task {
         Ok(Some(Self::of(kind, len_bytes, &cut)))
     }
 
+    fn strided(
+        src: View<'_>,
+        dst: View<'_>,
+        span: Span,
+        conversion: Option<Conversion>,
+        tuning: &Tuning,
+        in_flight: usize,
+    ) -> Result<Option<Self>, SubmitError> {
+        check_writable(dst.buffer)?;
+        let end = |view: View<'_>, len_bytes| {
+            let len_bytes = view.array.map_or(len_bytes, Strided::extent_bytes);
+            let place = place_of(view.buffer, view.offset, len_bytes)?;
+            let array = view.array.map(NonNull::from);
+            Some(End { place, array })
+        };
+        let len_bytes = span.len;
+        let source_bytes = conversion.map_or(len_bytes, |of| of.source_bytes(len_bytes));
+        let (Some(src), Some(dst)) = (end(src, source_bytes), end(dst, len_bytes)) else {
+            return Ok(None);
+        };
+        if len_bytes == 0 {
+            return Ok(Some(Self::NOTHING));
+        }
+        let as_long = len_bytes.saturating_mul(STRIDED_TIMES);
+        let cut = Cut::new(src.place, dst.place, as_long, tuning, in_flight);
+        let strides = Strides {
+            src,
+            dst,
+            first: span.offset,
+            conversion,
+            // A line is written in several parts.
+            store: Store::Plain,
+        };
+        let step = if cut.inline {
+            len_bytes
+        } else {
+            let most = len_bytes.div_ceil(2 * u64::from(cut.threads));
+            // SAFETY: the arrays are the operation's, which is being submitted.
+            unsafe { strides.whole_lines(cut.step / STRIDED_TIMES, most) }
+        };
+        Ok(Some(Self {
+            // Between two numbers.
+            step: step.next_multiple_of(8),
+            ..Self::of(Kind::Strided(strides), len_bytes, &cut)
+        }))
+    }
+
     fn prefetch(part: Part<'_>, tuning: &Tuning) -> Self {
         if let Some(span) = part.buffer.host(part.offset, part.len_bytes) {
             let kind = Kind::Populate {
@@ -303,6 +363,9 @@ impl Task {
         }
     }
 }
+
+/// A copy of elements at strides takes about as many times as long as one of bytes that lie side by side.
+const STRIDED_TIMES: u64 = 4;
 
 /// Fresh pages take some 40 µs per MiB to make.
 const PREFETCHED_INLINE_BYTES: u64 = 256 << 10;

@@ -1,6 +1,6 @@
 //! The bytes that operations move.
 
-use transload_hal::{Advice, Layout, Shape, Span};
+use transload_hal::{Advice, Axis, Conversion, Element, Layout, Shape, Span, Strided, View};
 
 use super::*;
 
@@ -60,6 +60,129 @@ fn overlapping_copies_in_one_storage_equal_copies_through_a_temporary() {
             });
             assert_eq!(outcome, Outcome::Done);
             assert!(bytes_of(&buffer) == wanted, "{memory}: {from} to {to}");
+        }
+    }
+}
+
+/// Copies from one array to another, either end with its bytes end to end where `None`, and compares all of the destination.
+fn check_strided(
+    memories: (MemoryId, MemoryId),
+    arrays: [Option<Strided>; 2],
+    conversion: Option<Conversion>,
+    span: Span,
+) {
+    let bench = Bench::new(2);
+    let sizes = conversion.map_or([1; 2], |of| {
+        [of.from(), of.to()].map(|of| of.len_bytes() as usize)
+    });
+    let source_bytes = |bytes: u64| conversion.map_or(bytes, |of| of.source_bytes(bytes));
+    let lengths = [source_bytes(span.len), span.len];
+    let [src, dst] = [0, 1].map(|end| {
+        let memory = [memories.0, memories.1][end];
+        allocate(
+            memory,
+            3 + arrays[end].map_or(lengths[end], |of| of.extent_bytes()),
+        )
+    });
+    let bytes = pattern(src.len() as usize, 1);
+    let mut wanted = pattern(dst.len() as usize, 2);
+    fill(&src, &bytes);
+    fill(&dst, &wanted);
+    let firsts = [source_bytes(span.offset), span.offset];
+    for number in 0..span.len as usize / sizes[1] {
+        let [from, to] = [0, 1].map(|end| {
+            let at = (number * sizes[end]) as u64;
+            3 + arrays[end].map_or(at, |of| of.locate(firsts[end] + at).0) as usize
+        });
+        let (read, place) = (
+            &bytes[from..from + sizes[0]],
+            &mut wanted[to..to + sizes[1]],
+        );
+        match conversion {
+            None => place.copy_from_slice(read),
+            // SAFETY: one number lies within both.
+            Some(of) => unsafe {
+                crate::raw::convert(
+                    place.as_mut_ptr(),
+                    read.as_ptr(),
+                    1,
+                    of,
+                    crate::raw::Store::Plain,
+                );
+            },
+        }
+    }
+    let view = |end: usize, buffer| View {
+        buffer,
+        offset: 3,
+        array: arrays[end].as_ref(),
+    };
+    let op = Op::Strided {
+        src: view(0, &src),
+        dst: view(1, &dst),
+        span,
+        conversion,
+    };
+    assert_eq!(bench.run(op), Outcome::Done);
+    assert!(
+        bytes_of(&dst) == wanted,
+        "{memories:?} {arrays:?} {conversion:?} {span:?}"
+    );
+}
+
+#[test]
+fn elements_at_strides_go_to_their_places_in_every_memory() {
+    let array = |element, axes: &[(u64, i64)]| {
+        let axes: Vec<Axis> = axes
+            .iter()
+            .map(|(count, stride)| Axis::new(*count, *stride))
+            .collect();
+        Some(Strided::new(element, &axes).unwrap())
+    };
+    let element = 4;
+    let pairs = [
+        // Transposed, to one piece and to rows with gaps.
+        [array(element, &[(300, 4), (200, 1200)]), None],
+        [
+            array(element, &[(300, 4), (200, 1200)]),
+            array(element, &[(300, 1000), (200, 4)]),
+        ],
+        // Backwards, and scattered.
+        [None, array(element, &[(60_000, -8)])],
+        [
+            array(element, &[(20, -12_000), (30, 400), (100, -4)]),
+            array(element, &[(20, 13), (30, 600), (100, 20_000)]),
+        ],
+        // Dimensions that do not divide each other.
+        [
+            array(element, &[(600, 420), (100, 4)]),
+            array(element, &[(400, 640), (150, 4)]),
+        ],
+    ];
+    let all = 240_000;
+    let conversion = Conversion::new(Element::F32, Element::BF16).unwrap();
+    for pair in pairs {
+        for (from, to) in memories().into_iter().zip(memories().into_iter().rev()) {
+            // A file that is written element by element takes a system call for each.
+            let len = if to == FILE { 4_000 } else { all };
+            for span in [Span::new(0, len), Span::new(1_001, len / 2)] {
+                check_strided((from, to), pair, None, span);
+            }
+            // The destination's numbers are half as wide.
+            let halved = pair[1].map(|of| {
+                let axes: Vec<Axis> = of
+                    .axes()
+                    .iter()
+                    .map(|axis| Axis::new(axis.count, axis.stride_bytes))
+                    .collect();
+                Strided::new(of.element_bytes() / 2, &axes).unwrap()
+            });
+            check_strided(
+                (from, to),
+                [pair[0], halved],
+                Some(conversion),
+                Span::new(320, len / 4),
+            );
         }
     }
 }
