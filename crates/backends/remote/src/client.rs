@@ -20,6 +20,9 @@ const MOST_SENDS: u64 = 64;
 /// What a peer says of itself when a session has begun, and why UCX does not carry bytes, if it does not.
 pub(crate) type Opened = Result<(wire::Inventory, Option<String>), SessionError>;
 
+/// The most copies of a session that are under way at once: a quarter of what a server takes.
+const MOST_COPIES: usize = 1024;
+
 /// The side of a session that asks.
 pub(crate) struct Client {
     line: Arc<Line>,
@@ -28,6 +31,10 @@ pub(crate) struct Client {
     opened: Option<Sender<Opened>>,
     /// Commands that were taken from the queue and not carried out yet.
     taken: VecDeque<Command>,
+    /// Copies that begin once others have ended.
+    held: VecDeque<Operation>,
+    /// How many copies are under way.
+    copies: usize,
     /// The bytes of writes under way that were sent at once.
     eager_bytes: u64,
 }
@@ -82,8 +89,29 @@ impl Client {
             questions: HashMap::new(),
             opened: Some(opened),
             taken: VecDeque::new(),
+            held: VecDeque::new(),
+            copies: 0,
             eager_bytes: 0,
         }
+    }
+
+    /// Starts an operation, or holds it while as many copies as a session may have are under way: of a list of many pieces, or an
+    /// array of many rows. What waits for others at the other machine is no copy, and is never held.
+    fn admit(&mut self, operation: Operation, pipe: &mut Pipe) -> Result<(), ProtocolError> {
+        if !operation.end.is_copy() {
+            return self.start(operation, pipe);
+        }
+        self.held.push_back(operation);
+        self.start_held(pipe)
+    }
+
+    fn start_held(&mut self, pipe: &mut Pipe) -> Result<(), ProtocolError> {
+        while self.copies < MOST_COPIES
+            && let Some(operation) = self.held.pop_front()
+        {
+            self.start(operation, pipe)?;
+        }
+        Ok(())
     }
 
     fn start(&mut self, operation: Operation, pipe: &mut Pipe) -> Result<(), ProtocolError> {
@@ -127,6 +155,7 @@ impl Client {
             ended: None,
             failed: None,
         };
+        self.copies += usize::from(asked.end.is_copy());
         self.operations.insert(id, asked);
         pipe.send(&message)?;
         if let Some(span) = sent {
@@ -182,6 +211,7 @@ impl Client {
         let asked = self.operations.remove(&id);
         let mut asked = asked.ok_or(unknown(id))?;
         self.eager_bytes -= asked.eager_bytes;
+        self.copies -= usize::from(asked.end.is_copy());
         if asked.limit.is_some() {
             self.limit(pipe);
         }
@@ -218,7 +248,7 @@ impl Client {
         let is_done = matches!(outcome, Outcome::Done);
         asked.job.end(outcome);
         asked.end.tell_other_half(is_done);
-        Ok(())
+        self.start_held(pipe)
     }
 
     /// Returns the range of an operation that the other machine names, and whether it is one that goes out.
@@ -379,7 +409,7 @@ impl Handler for Client {
                     self.questions.insert(id, answer);
                     pipe.send(&message)?;
                 }
-                Command::Start(operation) => self.start(operation, pipe)?,
+                Command::Start(operation) => self.admit(operation, pipe)?,
                 Command::Leave(reservation) => {
                     // The turn may not have come yet.
                     if let Some(asked) = self.operations.remove(&reservation) {
@@ -394,6 +424,13 @@ impl Handler for Client {
                     }
                 }
                 Command::Stop(job) => {
+                    self.held.retain(|held| {
+                        let is_its = held.job == job;
+                        if is_its {
+                            held.job.end(Outcome::Stopped { leading_bytes: 0 });
+                        }
+                        !is_its
+                    });
                     for (id, asked) in &mut self.operations {
                         if asked.job == job && asked.end.takes_stop() {
                             asked.stop(*id, pipe)?;
@@ -426,7 +463,8 @@ impl Handler for Client {
         for (_, question) in self.questions.drain() {
             let _ = question.send(Err(fault.clone()));
         }
-        for command in self.taken.drain(..).chain(waiting) {
+        let held = self.held.drain(..).map(Command::Start);
+        for command in held.chain(self.taken.drain(..)).chain(waiting) {
             match command {
                 Command::Start(operation) => {
                     operation.job.end(Outcome::Failed(fault.clone()));

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use transload_hal::{
-    Access, AllocError, AllocSpec, Backend, BackendId, Buffer, CompletionSink, ConnectError,
-    Entered, ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory, LinkId,
-    MemoryId, MemoryInfo, Name, Op, Part, SubmitError, Use, Waited, check_ends, check_fences,
-    link_between,
+    Access, AllocError, AllocSpec, Axis, Backend, BackendId, Buffer, CompletionSink, ConnectError,
+    Entered, ErrorClass, External, ExternalKind, Fault, Fence, ImportError, Inventory, Layout,
+    LinkId, MemoryId, MemoryInfo, Name, Op, Part, Strided, SubmitError, Use, View, Waited,
+    check_ends, check_fences, link_between,
 };
 
 use crate::board::Board;
@@ -228,16 +228,11 @@ impl Remote {
     fn operation(
         &self,
         index: usize,
-        op: &Op<'_>,
+        Apart { src, dst, elements }: Apart<'_>,
         job: Job,
         network: Network,
     ) -> Result<(Arc<Line>, Operation), SubmitError> {
-        let Op::Copy { src, dst } = op else {
-            return Err(SubmitError::Unsupported {
-                index,
-                reason: format!("another machine copies ranges of bytes, and has no {op:?}").into(),
-            });
-        };
+        let (src, dst) = (&src, &dst);
         if let Some(granted) = self.own::<Granted>(dst) {
             let id = granted.line.number();
             let operation = Operation {
@@ -272,6 +267,7 @@ impl Remote {
                     reservation: lease.reservation(),
                     lease: lease.id(),
                     offset: at(dst),
+                    apart: elements,
                     len: dst.len_bytes,
                     network,
                     eager: false,
@@ -284,10 +280,15 @@ impl Remote {
                     reservation: lease.reservation(),
                     lease: lease.id(),
                     offset: at(src),
+                    apart: elements,
                     len: src.len_bytes,
                     network,
                 };
                 (message, End::Destination(host(index, dst)?))
+            }
+            (Some(_), Some(_)) if elements.is_some() => {
+                let reason = "the other machine copies ranges alone among its memories".into();
+                return Err(SubmitError::Unsupported { index, reason });
             }
             (Some(from), Some(to)) if !Arc::ptr_eq(from.line(), to.line()) => {
                 let ends = ((from, at(src)), (to, at(dst)));
@@ -327,6 +328,90 @@ impl Remote {
         Ok((Arc::clone(line), operation))
     }
 
+    /// Cuts an operation into those that the other machine has: of bytes without a gap here, and elements at strides there.
+    fn parts<'a>(&self, index: usize, op: &Op<'a>) -> Result<Vec<Apart<'a>>, SubmitError> {
+        let (src, dst, span, arrays) = match *op {
+            Op::Copy { src, dst } => {
+                let elements = None;
+                return Ok(vec![Apart { src, dst, elements }]);
+            }
+            Op::Pitched { src, dst, span } => {
+                let part = |layout: Layout<'a>| Part {
+                    buffer: layout.buffer,
+                    offset: match layout.shape.is_contiguous() {
+                        true => layout.offset + span.offset,
+                        false => layout.offset,
+                    },
+                    len_bytes: span.len,
+                };
+                let array = |layout: Layout<'a>| Strided::of_shape(&layout.shape);
+                let arrays = [src, dst].map(|of| array(of).filter(|array| !array.is_contiguous()));
+                (part(src), part(dst), span, arrays)
+            }
+            Op::Strided {
+                src,
+                dst,
+                span,
+                conversion: None,
+            } => {
+                let part = |view: View<'a>| Part {
+                    buffer: view.buffer,
+                    offset: view.offset,
+                    len_bytes: span.len,
+                };
+                let arrays = [src, dst].map(|view| view.array.copied());
+                (part(src), part(dst), span, arrays)
+            }
+            _ => {
+                let reason = format!("another machine copies bytes, and has no {op:?}").into();
+                return Err(SubmitError::Unsupported { index, reason });
+            }
+        };
+        let (array, is_src) = match arrays {
+            [None, None] => {
+                let elements = None;
+                return Ok(vec![Apart { src, dst, elements }]);
+            }
+            [Some(array), None] if self.own::<Lease>(&src).is_some() => (array, true),
+            [None, Some(array)] if self.own::<Lease>(&dst).is_some() => (array, false),
+            _ => {
+                let reason = "bytes lie apart at the other machine alone".into();
+                return Err(SubmitError::Unsupported { index, reason });
+            }
+        };
+        let portions = array.portions(1, span).map(|portion| {
+            let len_bytes = portion.numbers();
+            let (begin, strides) = array.strides_of(&portion, 1);
+            let axes = portion.counts().iter().zip(strides);
+            let axes: Vec<Axis> = axes
+                .map(|(count, stride)| Axis::new(*count, stride))
+                .collect();
+            // A part of an array that fits.
+            let part = Strided::new(1, &axes).ok()?;
+            let apart = |of: Part<'a>| Part {
+                offset: of.offset + begin - part.first(),
+                len_bytes,
+                ..of
+            };
+            let packed = |of: Part<'a>| Part {
+                offset: of.offset + (portion.position - span.offset),
+                len_bytes,
+                ..of
+            };
+            Some(Apart {
+                src: if is_src { apart(src) } else { packed(src) },
+                dst: if is_src { packed(dst) } else { apart(dst) },
+                elements: (!part.is_contiguous()).then(|| wire::Elements {
+                    element_bytes: part.element_bytes(),
+                    axes: { part.axes().iter() }
+                        .map(|axis| (axis.count, axis.stride_bytes))
+                        .collect(),
+                }),
+            })
+        });
+        Ok(portions.flatten().collect())
+    }
+
     /// Starts the operations of a submission, or none of them.
     fn start(&self, via: Option<LinkId>, ops: &[Op<'_>], fence: Fence) -> Result<(), SubmitError> {
         let is_ucx = via.is_some_and(|link| link.access == UCX_ACCESS);
@@ -335,13 +420,15 @@ impl Remote {
         let mut operations = Vec::with_capacity(ops.len());
         for (index, op) in ops.iter().enumerate() {
             check_ends(via, index, op)?;
-            let (its, operation) = self.operation(index, op, self.job(fence), network)?;
-            if !Arc::ptr_eq(line.get_or_insert_with(|| Arc::clone(&its)), &its) {
-                return Err(SubmitError::mistake(
-                    "the operations are of several sessions".into(),
-                ));
+            for part in self.parts(index, op)? {
+                let (its, operation) = self.operation(index, part, self.job(fence), network)?;
+                if !Arc::ptr_eq(line.get_or_insert_with(|| Arc::clone(&its)), &its) {
+                    return Err(SubmitError::mistake(
+                        "the operations are of several sessions".into(),
+                    ));
+                }
+                operations.push(operation);
             }
-            operations.push(operation);
         }
         let Some(line) = line else { return Ok(()) };
         let count = operations.iter().map(Operation::count).sum();
@@ -371,6 +458,14 @@ impl Remote {
         let is_own = part.buffer.backend() == BackendId(self.node);
         part.buffer.native().filter(|_| is_own)
     }
+}
+
+/// Bytes that go from one range to another, of which that at the other machine may be elements at strides: its part begins with
+/// the lowest byte then, and has as many bytes as the elements.
+struct Apart<'a> {
+    src: Part<'a>,
+    dst: Part<'a>,
+    elements: Option<wire::Elements>,
 }
 
 /// Begins a session. Blocks until the other machine has said what it offers.

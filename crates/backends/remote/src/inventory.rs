@@ -148,7 +148,7 @@ pub(crate) fn inventory(
                     backend,
                     class: LinkClass::Network,
                     cost: there.clone(),
-                    pitched: false,
+                    pitched: true,
                     depth: DEPTH,
                 };
                 match &ways.ucx_fault {

@@ -119,6 +119,11 @@ pub(crate) enum End {
 }
 
 impl End {
+    /// Returns whether it moves bytes, and ends without another operation of this process.
+    pub(crate) fn is_copy(&self) -> bool {
+        matches!(self, End::Source(_) | End::Destination(_) | End::There)
+    }
+
     /// Returns whether the operation is to be stopped on its own line.
     pub(crate) fn takes_stop(&self) -> bool {
         match self {

@@ -22,5 +22,6 @@ pub use frame::{
     VERSION,
 };
 pub use message::{
-    Destination, Device, Inventory, Memory, Message, Network, Piece, Place, Reach, Use, Way,
+    Destination, Device, Elements, Inventory, Memory, Message, Network, Piece, Place, Reach, Use,
+    Way,
 };

@@ -9,7 +9,8 @@ use transload::hal::{DeviceInfo, DeviceKind, ErrorClass, External, ExternalKind,
 use transload::model::Name;
 use transload::remote::{Options, PrivateKey, PublicKey};
 use transload::{
-    AllocSpec, Buffer, Cancelled, Error, Request, ServeError, ServeOptions, Server, TransferManager,
+    AllocSpec, Buffer, Cancelled, Conversion, Element, Error, Region, Request, ServeError,
+    ServeOptions, Server, TransferManager,
 };
 
 use transload_testkit::sim::{HostSide, Sim};
@@ -139,6 +140,47 @@ fn bytes_go_to_another_machine_and_come_back() {
     }
     drop(manager);
     served.wait_until_empty();
+}
+
+#[test]
+fn elements_and_blocks_go_to_another_machine_and_come_back() {
+    let served = serve(1 << 30);
+    let manager = served.connect();
+    for (from, to) in [
+        ("cpu:0", "box2/cpu:0"),
+        ("box2/cpu:0", "cpu:0"),
+        ("box2/cpu:0", "box2/cpu:0"),
+    ] {
+        crate::strided::copy_views(&manager, from, to, 12, 9);
+        crate::blocks::move_blocks(&manager, from, to, 37);
+    }
+    // More pieces than a session has under way at once.
+    let pool = there(&manager, 40_000);
+    let numbers: Vec<u32> = (0..5000).map(|number| number * 2 + 1).collect();
+    let sent = bytes_of(&mut Dice(5), 20_000);
+    let blocks = Region::blocks(&pool, 4, &numbers).unwrap();
+    manager.copy_from_slice(&sent, blocks.clone()).unwrap();
+    assert!(manager.read_to_vec(blocks).unwrap() == sent);
+    drop((pool, manager));
+    served.wait_until_empty();
+}
+
+#[test]
+fn numbers_are_converted_before_they_go_to_another_machine() {
+    let served = serve(1 << 30);
+    let manager = served.connect();
+    let numbers: Vec<u8> = (0..5000)
+        .flat_map(|number| (number as f32).to_le_bytes())
+        .collect();
+    let src = manager.adopt(numbers).unwrap();
+    let remote = there(&manager, 40_000);
+    let wide = Conversion::new(Element::F32, Element::F64).unwrap();
+    let request = Request::new(&src, &remote).convert(wide);
+    manager.submit(&request).wait().unwrap();
+    let wanted: Vec<u8> = (0..5000)
+        .flat_map(|number| f64::from(number).to_le_bytes())
+        .collect();
+    assert!(manager.read_to_vec(&remote).unwrap() == wanted);
 }
 
 #[test]

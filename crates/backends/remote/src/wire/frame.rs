@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// The version of the protocol. Two sides with different versions do not talk.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// The most bytes in the body of a control frame.
 pub const LONGEST_CONTROL: usize = 64 << 10;

@@ -137,6 +137,8 @@ pub enum Message {
         lease: u64,
         /// The first byte in the lease.
         offset: u64,
+        /// How they lie where they are apart: `offset` is that of the lowest byte then.
+        apart: Option<Elements>,
         /// How many bytes.
         len: u64,
         /// What carries the bytes.
@@ -164,6 +166,8 @@ pub enum Message {
         lease: u64,
         /// The first byte in the lease.
         offset: u64,
+        /// How they lie where they are apart: `offset` is that of the lowest byte then.
+        apart: Option<Elements>,
         /// How many bytes.
         len: u64,
         /// What carries the bytes.
@@ -362,6 +366,16 @@ pub struct Use {
     pub len: u64,
     /// Whether the transfer writes them.
     pub writes: bool,
+}
+
+/// Elements at strides, as [`transload_hal::Strided`] has them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Elements {
+    /// The bytes of an element.
+    pub element_bytes: u64,
+    /// How many there are along each dimension, and the bytes from one to the next, the outermost first.
+    #[serde(deserialize_with = "sparing")]
+    pub axes: Vec<(u64, i64)>,
 }
 
 /// A position in a lease.

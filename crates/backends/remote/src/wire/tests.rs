@@ -220,6 +220,12 @@ pub(crate) fn message(numbers: &mut Numbers) -> Message {
             reservation,
             lease,
             offset,
+            apart: (id % 3 == 0).then(|| Elements {
+                element_bytes: offset,
+                axes: (0..numbers.below(9))
+                    .map(|_| (numbers.below(99) as u64, -(id as i64)))
+                    .collect(),
+            }),
             len,
             network: [Network::Tls, Network::Ucx][id as usize % 2],
             eager: id % 2 == 0,
@@ -230,6 +236,12 @@ pub(crate) fn message(numbers: &mut Numbers) -> Message {
             reservation,
             lease,
             offset,
+            apart: (id % 3 == 0).then(|| Elements {
+                element_bytes: offset,
+                axes: (0..numbers.below(9))
+                    .map(|_| (numbers.below(99) as u64, -(id as i64)))
+                    .collect(),
+            }),
             len,
             network: [Network::Tls, Network::Ucx][id as usize % 2],
         },

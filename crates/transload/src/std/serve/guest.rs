@@ -7,7 +7,7 @@ use std::string::ToString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use transload_core::{MemoryId, Shape};
+use transload_core::{Axis, MemoryId, Shape, Strided};
 use transload_hal::{AllocSpec, ErrorClass, Fault};
 use transload_remote::wire::{self, Message, Outcome, ProtocolError};
 use transload_remote::{
@@ -246,6 +246,35 @@ impl Guest {
         Ok((lease, region))
     }
 
+    /// Returns one end of an operation whose bytes may lie apart.
+    fn end_apart(
+        &self,
+        at: wire::Place,
+        (apart, len): (Option<&wire::Elements>, u64),
+        reservation: u64,
+        writes: bool,
+    ) -> Result<(Held, Region), Fault> {
+        let Some(elements) = apart else {
+            return self.end(at, len, reservation, writes);
+        };
+        let axes = elements.axes.iter();
+        let axes: Vec<Axis> = axes
+            .map(|(count, stride)| Axis::new(*count, *stride))
+            .collect();
+        let array = Strided::new(elements.element_bytes, &axes);
+        let array = array.map_err(|error| mistake(error.to_string()))?;
+        if array.payload_bytes() != len {
+            let found = array.payload_bytes();
+            return Err(mistake(format!(
+                "elements of {found} bytes are not {len} bytes"
+            )));
+        }
+        let (held, _) = self.end(at, array.extent_bytes(), reservation, writes)?;
+        let first = at.offset.saturating_add(array.first());
+        let region = Region::strided(&self.lease(at.lease)?.buffer, first, &array);
+        Ok((held, region.map_err(|error| mistake(error.to_string()))?))
+    }
+
     /// Returns one end of an operation, which may touch it.
     fn end(
         &self,
@@ -380,17 +409,18 @@ impl Guest {
                 reservation,
                 lease,
                 offset,
+                apart,
                 len,
                 network,
                 eager,
             } => {
-                let at = wire::Place { lease, offset };
+                let (at, apart) = (wire::Place { lease, offset }, apart.as_ref());
                 if eager {
-                    return self.start_eager(id, at, (len, network), reservation, pipe);
+                    return self.start_eager(id, (at, apart), (len, network), reservation, pipe);
                 }
                 let stream = self.stream(id, (len, network), false, pipe);
                 let ends = stream.and_then(|stream| {
-                    let (lease, dst) = self.end(at, len, reservation, true)?;
+                    let (lease, dst) = self.end_apart(at, (apart, len), reservation, true)?;
                     Ok((stream, dst, vec![lease]))
                 });
                 self.start(id, ends, 0, pipe)
@@ -400,13 +430,14 @@ impl Guest {
                 reservation,
                 lease,
                 offset,
+                apart,
                 len,
                 network,
             } => {
-                let at = wire::Place { lease, offset };
+                let (at, apart) = (wire::Place { lease, offset }, apart.as_ref());
                 let stream = self.stream(id, (len, network), true, pipe);
                 let ends = stream.and_then(|stream| {
-                    let (lease, src) = self.end(at, len, reservation, false)?;
+                    let (lease, src) = self.end_apart(at, (apart, len), reservation, false)?;
                     Ok((src, stream, vec![lease]))
                 });
                 self.start(id, ends, 0, pipe)

@@ -149,6 +149,7 @@ fn a_client_that_owes_the_bytes_of_ever_more_writes_is_cut_off() {
             reservation: 0,
             lease: 1,
             offset: 0,
+            apart: None,
             len: 64,
             network: Network::Tls,
             eager: false,
@@ -181,6 +182,7 @@ fn eager(id: u64, lease: u64, len: u64) -> Message {
         reservation: 0,
         lease,
         offset: 0,
+        apart: None,
         len,
         network: Network::Tls,
         eager: true,
@@ -209,6 +211,7 @@ fn a_write_whose_bytes_follow_at_once_needs_no_word_between() {
         reservation: 0,
         lease: 1,
         offset: 65_000,
+        apart: None,
         len: 4096,
         network: Network::Tls,
         eager: true,
@@ -238,6 +241,50 @@ fn a_write_whose_bytes_follow_at_once_needs_no_word_between() {
 }
 
 #[test]
+fn elements_that_a_client_makes_up_are_refused() {
+    let served = serve(1 << 20);
+    let raw = Raw::connect(&served);
+    raw.lease(1, 4096);
+    let axes = |axes: &[(u64, i64)]| axes.to_vec();
+    for (at, (offset, element_bytes, axes, len)) in [
+        // Past the end, more bytes than told, fewer, more than a number holds, and twice the same.
+        (0, 4, axes(&[(1024, 8)]), 4096),
+        (4072, 4, axes(&[(4, -8)]), 16),
+        (0, 4, axes(&[(4, 8)]), 20),
+        (0, 4, axes(&[(4, 8)]), 12),
+        (0, u64::MAX, axes(&[(u64::MAX, i64::MAX); 8]), 16),
+        (u64::MAX, 4, axes(&[(4, 8)]), 16),
+        (0, 1, axes(&[(2, 3); 40]), 16),
+        (0, 4, axes(&[(4, 0)]), 16),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let id = at as u64 + 2;
+        let answer = raw.ask(Message::Write {
+            id,
+            reservation: 0,
+            lease: 1,
+            offset,
+            apart: Some(wire::Elements {
+                element_bytes,
+                axes,
+            }),
+            len,
+            network: Network::Tls,
+            eager: false,
+        });
+        let is_failed = |outcome: &wire::Outcome| matches!(outcome, wire::Outcome::Failed(_));
+        let is_refused = match &answer {
+            Some(Message::Refused { id: of, .. }) => *of == id,
+            Some(Message::Ended { id: of, outcome }) => *of == id && is_failed(outcome),
+            _ => false,
+        };
+        assert!(is_refused, "{at}: {answer:?}");
+    }
+}
+
+#[test]
 fn a_place_in_the_order_goes_with_its_session() {
     let served = serve(1 << 30);
     let holder = Raw::connect(&served);
@@ -262,6 +309,7 @@ fn a_place_in_the_order_goes_with_its_session() {
         reservation: 3,
         lease: 1,
         offset: 0,
+        apart: None,
         len: 1,
         network: Network::Tls,
         eager: false,
@@ -354,6 +402,7 @@ fn what_makes_no_sense_is_refused_or_ends_the_session_and_harms_no_other() {
             reservation: 0,
             lease: 1,
             offset: 4096,
+            apart: None,
             len: 1,
             network: Network::Tls,
             eager: false,
@@ -363,6 +412,7 @@ fn what_makes_no_sense_is_refused_or_ends_the_session_and_harms_no_other() {
             reservation: 0,
             lease: 1,
             offset: u64::MAX,
+            apart: None,
             len: 2,
             network: Network::Tls,
             eager: false,
@@ -372,6 +422,7 @@ fn what_makes_no_sense_is_refused_or_ends_the_session_and_harms_no_other() {
             reservation: 0,
             lease: 2,
             offset: 0,
+            apart: None,
             len: 1,
             network: Network::Tls,
             eager: false,
@@ -381,6 +432,7 @@ fn what_makes_no_sense_is_refused_or_ends_the_session_and_harms_no_other() {
             reservation: 0,
             lease: 1,
             offset: 1,
+            apart: None,
             len: u64::MAX,
             network: Network::Tls,
         },
@@ -469,6 +521,7 @@ fn a_client_that_stops_anywhere_leaves_nothing_behind() {
                 reservation: 5,
                 lease: 1,
                 offset: 0,
+                apart: None,
                 len: 65_536,
                 network: Network::Tls,
                 eager: false,
@@ -478,6 +531,7 @@ fn a_client_that_stops_anywhere_leaves_nothing_behind() {
                 reservation: 5,
                 lease: 2,
                 offset: 0,
+                apart: None,
                 len: 65_536,
                 network: Network::Tls,
             },

@@ -89,6 +89,7 @@ fn a_node_that_learns_that_ucx_is_lost_ends_what_it_carried_and_goes_on_over_tls
         reservation: 0,
         lease: 1,
         offset: 0,
+        apart: None,
         len: 4096,
         network,
         eager: false,

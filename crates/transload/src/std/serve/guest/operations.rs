@@ -172,7 +172,7 @@ impl Guest {
     pub(super) fn start_eager(
         &mut self,
         id: u64,
-        at: wire::Place,
+        (at, apart): (wire::Place, Option<&wire::Elements>),
         (len, network): (u64, Network),
         reservation: u64,
         pipe: &mut Pipe,
@@ -191,7 +191,7 @@ impl Guest {
             false => self
                 .stream(id, (len, network), false, pipe)
                 .and_then(|stream| {
-                    let (held, dst) = self.end(at, len, reservation, true)?;
+                    let (held, dst) = self.end_apart(at, (apart, len), reservation, true)?;
                     Ok((stream, dst, vec![held]))
                 }),
         };
