@@ -37,7 +37,7 @@ def views(draw, shape, dtype):
     return base, view
 
 
-shapes = st.lists(st.integers(0, 7), max_size=5)
+shapes = st.one_of(st.lists(st.integers(0, 7), max_size=5), st.lists(st.integers(1, 3), min_size=6, max_size=8))
 
 
 @st.composite

@@ -119,6 +119,15 @@ fn the_hosts_memories_exchange_elements_at_strides() {
     for (from, to) in places.iter().flat_map(|from| places.map(|to| (from, to))) {
         copy_views(&manager, from, to, 60, 9);
     }
+    // As many dimensions as an array has.
+    let mut dice = Dice(41);
+    let to_half = Conversion::new(Element::F32, Element::BF16).unwrap();
+    for _ in 0..20 {
+        let [from, to] = [(); 2].map(|()| view(&mut dice, 4, &[2; 8]));
+        copy(&manager, ["cpu:0"; 2], [&from, &to], None);
+        let half = view(&mut dice, 2, &[2; 8]);
+        copy(&manager, ["cpu:0"; 2], [&from, &half], Some(to_half));
+    }
     // As large as several threads share.
     copy_views(&manager, "cpu:0", "cpu:0", 6, 40);
 }

@@ -42,8 +42,11 @@ impl Loop {
     }
 }
 
+/// The most loops: the dimensions of an array, and the bytes or numbers of an element.
+const MOST_LOOPS: usize = Strided::MOST_DIMENSIONS + 1;
+
 /// Loops, the outermost first.
-pub type Loops = ArrayVec<Loop, { Strided::MOST_DIMENSIONS }>;
+pub type Loops = ArrayVec<Loop, MOST_LOOPS>;
 
 /// Copies elements of `element` bytes from `src` on to `dst` on, along the loops.
 ///
@@ -212,7 +215,7 @@ impl Outer {
     /// Calls `inner` with the places of each turn.
     fn walk(&self, dst: *mut u8, src: *const u8, mut inner: impl FnMut(*mut u8, *const u8)) {
         let (mut dst, mut src) = (dst.wrapping_offset(self.dst), src.wrapping_offset(self.src));
-        let mut turns = [0usize; Strided::MOST_DIMENSIONS];
+        let mut turns = [0usize; MOST_LOOPS];
         loop {
             inner(dst, src);
             let mut level = self.loops.len();
