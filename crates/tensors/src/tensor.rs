@@ -198,8 +198,9 @@ impl Tensor {
         };
         let (_, width) = self.dtype.block();
         let blocks = in_blocks(self.dtype, &self.shape, strides)?;
-        // Within a buffer, whose length is less than 2⁶³.
-        let axes = blocks.map(|(size, stride)| Axis::new(size, stride * width as i64));
+        // Where there is more than one, within a buffer, whose length is less than 2⁶³.
+        let pitch = |stride: i64| stride.saturating_mul(width as i64);
+        let axes = blocks.map(|(size, stride)| Axis::new(size, pitch(stride)));
         let array = Strided::new(width, &axes.collect::<Vec<Axis>>());
         let array = array.map_err(TensorError::Dimensions)?;
         match Region::strided(&self.buffer, self.offset, &array) {

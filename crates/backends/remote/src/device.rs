@@ -368,6 +368,10 @@ impl Remote {
             }
         };
         let (array, is_src) = match arrays {
+            _ if span.len == 0 => {
+                let elements = None;
+                return Ok(vec![Apart { src, dst, elements }]);
+            }
             [None, None] => {
                 let elements = None;
                 return Ok(vec![Apart { src, dst, elements }]);
@@ -387,7 +391,9 @@ impl Remote {
                 .map(|(count, stride)| Axis::new(*count, stride))
                 .collect();
             // A part of an array that fits.
-            let part = Strided::new(1, &axes).ok()?;
+            let part = Strided::new(1, &axes).map_err(|error| {
+                SubmitError::mistake(format!("a part of an array is none: {error}"))
+            })?;
             let apart = |of: Part<'a>| Part {
                 offset: of.offset + begin - part.first(),
                 len_bytes,
@@ -398,7 +404,7 @@ impl Remote {
                 len_bytes,
                 ..of
             };
-            Some(Apart {
+            Ok(Apart {
                 src: if is_src { apart(src) } else { packed(src) },
                 dst: if is_src { packed(dst) } else { apart(dst) },
                 elements: (!part.is_contiguous()).then(|| wire::Elements {
@@ -409,7 +415,7 @@ impl Remote {
                 }),
             })
         });
-        Ok(portions.flatten().collect())
+        portions.collect()
     }
 
     /// Starts the operations of a submission, or none of them.

@@ -80,7 +80,7 @@ pub enum Form {
 
 impl Form {
     /// Returns whether a link touches a region whose bytes lie so, as its source, 0, or its destination, 1.
-    pub(crate) fn is_taken_by(self, link: &Link, end: usize) -> bool {
+    pub fn is_taken_by(self, link: &Link, end: usize) -> bool {
         let LinkId {
             src, dst, engine, ..
         } = link.id;

@@ -164,12 +164,13 @@ impl State {
         Ok(members)
     }
 
-    /// Chooses where each destination gets its bytes. Numbers that are converted all come from the source, and elements at strides
-    /// that the destinations want in different orders.
+    /// Chooses where each destination gets its bytes. Numbers that are converted all come from the source, and so do elements at
+    /// strides that the destinations want in different orders. A destination of such elements passes nothing on: its strides may
+    /// go with its record while another member's operation still reads by them.
     fn givers(&mut self, source: &Operand, parts: &[(Checked, Terms)], now: Instant) -> Vec<Giver> {
-        let is_one_order = parts
-            .iter()
-            .all(|(checked, _)| checked.src.reads_as(source));
+        let passes_on =
+            |checked: &Checked| checked.src.reads_as(source) && checked.dst.strided().is_none();
+        let is_one_order = parts.iter().all(|(checked, _)| passes_on(checked));
         if source.conversion().is_some() || !is_one_order {
             return alloc::vec![Giver::Source; parts.len()];
         }

@@ -355,7 +355,7 @@ impl End {
     /// Returns the list, if the payload is pieces in a list's order.
     fn list(&self) -> Option<&Scattered> {
         let list = self.operand.scattered.as_deref();
-        list.filter(|_| self.operand.strided().is_none())
+        list.filter(|list| !matches!(list.pieces, Pieces::Strided(_)))
     }
 
     /// How many payload bytes from `at` on lie in one piece, in rows, or at strides.

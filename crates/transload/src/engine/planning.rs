@@ -7,9 +7,9 @@ use alloc::vec::Vec;
 
 use transload_core::flight::{Failure, Load, Phase, Resource, Tried, Verify, predict};
 use transload_core::{
-    Barred, DeviceId, Form, Instant, Inventory, Lane, Learning, Limits, LinkId, MemoryId, Method,
-    NoPlan, Plan, PlanCache, PlanKey, PlanSet, Purpose, Quarantine, Role, Route, Sending, Step,
-    StepKind, Topology, TopologyError, Trial,
+    Barred, DeviceId, Form, Instant, Inventory, Lane, Learning, Limits, Link, LinkId, MemoryId,
+    Method, NoPlan, Plan, PlanCache, PlanKey, PlanSet, Purpose, Quarantine, Role, Route, Sending,
+    Step, StepKind, Topology, TopologyError, Trial,
 };
 use transload_hal::BackendId;
 
@@ -422,10 +422,14 @@ impl Planning {
                 "{engine} converts no numbers: the host's engine does"
             )));
         }
+        let takes = |link: &Link| {
+            let [src, dst] = asked.forms;
+            src.is_taken_by(link, 0) && dst.is_taken_by(link, 1)
+        };
         let mut links = self.topology.links_between(src, dst);
-        let has_gaps = asked.forms != [Form::Contiguous; 2];
-        if has_gaps && links.any(|link| link.id == id && !link.pitched) {
-            return Err(refused("the link takes contiguous ranges only".into()));
+        if links.any(|link| link.id == id && !takes(link)) {
+            let reasons = "the link does not take bytes that lie as these do";
+            return Err(refused(reasons.into()));
         }
         let plan = self.plan_of_link(id, checked.len_bytes().max(1));
         plan.ok_or_else(|| refused(alloc::format!("{} has no such link", id.engine)))

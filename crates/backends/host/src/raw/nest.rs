@@ -164,14 +164,14 @@ struct Nest {
 impl Nest {
     fn new(loops: &[Loop], from: usize, to: usize) -> Self {
         let mut outer: Loops = loops.iter().filter(|of| of.count > 1).copied().collect();
+        // Bytes that are read several times have one place in the source: a stride of 0 is no way through memory.
         let innermost = |loops: &Loops, end: fn(&Loop) -> isize| {
-            (0..loops.len()).min_by_key(|at| end(&loops[*at]).unsigned_abs())
+            let ways = (0..loops.len()).filter(|at| end(&loops[*at]) != 0);
+            ways.min_by_key(|at| end(&loops[*at]).unsigned_abs())
         };
         let columns = innermost(&outer, |of| of.dst).map_or(Loop::ONCE, |at| outer.remove(at));
         let rows = innermost(&outer, |of| of.src);
-        // Bytes that are read several times have one place in the source.
-        let is_closer =
-            |of: &Loop| of.src.unsigned_abs() < columns.src.unsigned_abs() && of.src != 0;
+        let is_closer = |of: &Loop| of.src.unsigned_abs() < columns.src.unsigned_abs();
         let rows = rows.filter(|at| is_closer(&outer[*at]) && from.max(to) <= LARGE_BYTES);
         let rows = rows.map_or(Loop::ONCE, |at| outer.remove(at));
         let mut nest = Self {
