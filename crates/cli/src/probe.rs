@@ -113,10 +113,6 @@ pub(crate) fn run(
         ControlFlow::Continue(())
     });
     bar.finish_and_clear();
-    // A profile that the user names is saved as it is: other commands are told to read it.
-    if !is_named && found.profile.links().is_empty() {
-        place = Err("no link was measured in the time; --seconds gives more".into());
-    }
     if let Ok(path) = &place
         && let Some(reason) = is_worse(&found.profile, path, &machine)
     {
