@@ -96,7 +96,8 @@ fn a_library_that_hangs_is_given_up_at_the_deadline() {
         let output = command.args(["up/64KiB", "--limit", limit]).output();
         let document = folder.json();
         let told = case(&document, "up/64KiB");
-        if told["skipped"].is_null() {
+        let skipped = told["skipped"].as_str().unwrap_or_default();
+        if !skipped.starts_with("it needs about") {
             assert_eq!(output.unwrap().status.code(), Some(5), "{told}");
             break told.to_string();
         }
