@@ -368,11 +368,7 @@ impl Remote {
             }
         };
         let (array, is_src) = match arrays {
-            _ if span.len == 0 => {
-                let elements = None;
-                return Ok(vec![Apart { src, dst, elements }]);
-            }
-            [None, None] => {
+            arrays if span.len == 0 || arrays == [None, None] => {
                 let elements = None;
                 return Ok(vec![Apart { src, dst, elements }]);
             }
