@@ -134,7 +134,7 @@ impl Region {
     /// # use transload::{Axis, Region, Strided, TransferManager};
     /// # let manager = TransferManager::builder().host().build()?;
     /// // 2 rows of 3 bytes, and the same bytes column by column.
-    /// let rows = manager.adopt(vec![1, 2, 3, 4, 5, 6])?;
+    /// let rows = manager.adopt(vec![1u8, 2, 3, 4, 5, 6])?;
     /// let columns = Strided::new(1, &[Axis::new(3, 1), Axis::new(2, 3)])?;
     /// assert_eq!(manager.read_to_vec(Region::strided(&rows, 0, &columns)?)?, [1, 4, 2, 5, 3, 6]);
     /// # }
