@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 /// The version of all of them.
-pub(crate) const SCHEMA: u32 = 2;
+pub(crate) const SCHEMA: u32 = 3;
 
 /// Any of them, with the version in front, and what people are told beside it.
 #[derive(Debug, Serialize)]
@@ -268,7 +268,6 @@ pub(crate) struct ProbedPair {
 #[derive(Debug, Serialize)]
 pub(crate) struct FreshMemory {
     pub(crate) memory: String,
-    pub(crate) huge_pages: bool,
     pub(crate) bytes: u64,
     pub(crate) allocation_s: f64,
     pub(crate) first_use_s: f64,

@@ -83,7 +83,7 @@ fn the_examples_have_the_fields_of_the_program_and_no_others() {
                 ("advice", json!({ "about": "", "found": "", "remedy": "" })),
                 (
                     "fresh",
-                    json!({ "memory": "", "huge_pages": false, "bytes": 0, "allocation_s": 0, "first_use_s": 0 }),
+                    json!({ "memory": "", "bytes": 0, "allocation_s": 0, "first_use_s": 0 }),
                 ),
             ] {
                 let list = said[list].as_array_mut().unwrap();

@@ -21,6 +21,9 @@ pub struct AllocSpec {
     /// kept out of the processors' caches, so that devices need not look there. The host can read it, but very slowly.
     /// Memories of other kinds ignore this.
     pub write_combined: bool,
+    /// All bytes are 0 at first. Without this, memory of the host may have bytes that this process wrote before. Memories of
+    /// other devices ignore it.
+    pub zeroed: bool,
 }
 
 impl AllocSpec {
@@ -33,6 +36,7 @@ impl AllocSpec {
             staging: false,
             shareable: false,
             write_combined: false,
+            zeroed: false,
         }
     }
 
@@ -63,6 +67,12 @@ impl AllocSpec {
     /// The same, for the host to write and devices to read.
     pub const fn with_write_combining(mut self) -> AllocSpec {
         self.write_combined = true;
+        self
+    }
+
+    /// The same, all bytes 0.
+    pub const fn zeroed(mut self) -> AllocSpec {
+        self.zeroed = true;
         self
     }
 }

@@ -2,14 +2,19 @@
 //! refused when it is asked for, not when it is written to and the system kills the process.
 
 use std::format;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::cgroup::Memory;
 use crate::{AllocError, ErrorClass, Fault, MemoryId, PerProcess, ProcessBound};
 
 /// Allocations of at least this length are compared with the memory that is left. For smaller ones,
-/// asking the system (about 20 µs) costs more than the check is worth.
+/// asking the system (20 to 200 µs) costs more than the check is worth.
 const ASK_FROM_BYTES: u64 = 1 << 20;
+
+/// So long the system's answer holds, for allocations that together are no larger than this part of what was left.
+const ANSWER_HOLDS: Duration = Duration::from_millis(10);
+const ANSWER_SHARE: u64 = 16;
 
 /// What is kept of a cgroup's limit, at most. A software adapter takes about as much for itself.
 const MOST_KEPT_BYTES: u64 = 16 << 20;
@@ -39,6 +44,14 @@ pub struct Taken {
     _entry: Option<ProcessBound<Entry>>,
 }
 
+impl Taken {
+    fn of(entry: Option<Entry>) -> Taken {
+        Taken {
+            _entry: entry.map(ProcessBound::new),
+        }
+    }
+}
+
 /// What one allocation took of the account.
 #[derive(Debug)]
 struct Entry {
@@ -53,6 +66,9 @@ impl Drop for Entry {
         }
     }
 }
+
+/// Gives memory back that the process keeps without using it.
+static RESERVE: OnceLock<fn() -> u64> = OnceLock::new();
 
 /// What the process took of its cgroups' memory.
 static LEDGER: PerProcess<Ledger> = PerProcess::new();
@@ -73,6 +89,15 @@ struct Account {
     taken: u64,
     /// What would be left by the system's count if nothing of that were written.
     full: u64,
+    answer: Option<Answer>,
+}
+
+/// What may be taken before the system is asked again.
+#[derive(Clone, Copy)]
+struct Answer {
+    spare: u64,
+    asked: Instant,
+    is_limited: bool,
 }
 
 impl Ledger {
@@ -101,6 +126,7 @@ impl Account {
             epoch: self.epoch + 1,
             taken: 0,
             full: left,
+            answer: self.answer,
         };
         0
     }
@@ -111,11 +137,27 @@ impl Account {
         if len_bytes > room {
             return Err(room);
         }
+        Ok(self.enter(len_bytes))
+    }
+
+    fn enter(&mut self, len_bytes: u64) -> Entry {
         self.taken += len_bytes;
-        Ok(Entry {
+        Entry {
             len_bytes,
             epoch: self.epoch,
-        })
+        }
+    }
+
+    /// Takes that much without asking the system, where its last answer is new and was far from the limit.
+    fn take_unasked(&mut self, len_bytes: u64) -> Option<Taken> {
+        let answer = self.answer.as_mut()?;
+        let spare = answer.spare.checked_sub(len_bytes)?;
+        if answer.asked.elapsed() > ANSWER_HOLDS {
+            return None;
+        }
+        answer.spare = spare;
+        let is_limited = answer.is_limited;
+        Some(Taken::of(is_limited.then(|| self.enter(len_bytes))))
     }
 
     fn give_back(&mut self, taken: &Entry) {
@@ -150,20 +192,51 @@ impl Room {
         if len_bytes < ASK_FROM_BYTES {
             return Ok(Taken::default());
         }
+        match Room::take_once(memory, len_bytes) {
+            Err(AllocError::OutOfMemory { .. }) if Room::give_back() => {
+                Room::take_once(memory, len_bytes)
+            }
+            taken => taken,
+        }
+    }
+
+    fn take_once(memory: MemoryId, len_bytes: u64) -> Result<Taken, AllocError> {
         let mut account = Ledger::of_process();
+        if let Some(taken) = account.take_unasked(len_bytes) {
+            return Ok(taken);
+        }
+        account.answer = None;
         let room = Room::counted();
         room.check_limit(memory, len_bytes)?;
         room.check_available(memory, len_bytes)?;
-        match room.available_bytes {
-            Some(left) if room.is_limited => {
-                let entry = account.take(left, len_bytes);
-                let entry = entry.map_err(|left| refused(memory, len_bytes, left))?;
-                Ok(Taken {
-                    _entry: Some(ProcessBound::new(entry)),
-                })
-            }
-            _ => Ok(Taken::default()),
-        }
+        let Some(left) = room.available_bytes else {
+            return Ok(Taken::default());
+        };
+        let entry = { room.is_limited }.then(|| account.take(left, len_bytes));
+        let entry = entry.transpose();
+        let entry = entry.map_err(|left| refused(memory, len_bytes, left))?;
+        let unwritten = if room.is_limited {
+            account.look(left)
+        } else {
+            len_bytes
+        };
+        account.answer = Some(Answer {
+            spare: left.saturating_sub(unwritten) / ANSWER_SHARE,
+            asked: Instant::now(),
+            is_limited: room.is_limited,
+        });
+        Ok(Taken::of(entry))
+    }
+
+    /// Sets how the process gives memory back that it keeps without using it: called when an allocation does not fit, it returns
+    /// how many bytes it gave. The first one stays.
+    pub fn reserve(give_back: fn() -> u64) {
+        RESERVE.get_or_init(|| give_back);
+    }
+
+    /// Gives back what the process keeps without using it. Returns whether that was anything.
+    pub fn give_back() -> bool {
+        RESERVE.get().is_some_and(|give_back| give_back() > 0)
     }
 
     /// As the system counts.

@@ -114,9 +114,10 @@ impl Loader {
         tensors.collect()
     }
 
-    /// Frees the memory in which no tensor lies.
+    /// Frees the memory in which no tensor lies, and what the manager keeps ([`TransferManager::trim`]).
     pub fn trim(&self) {
         self.arenas().retain(|arena| !arena.is_unique());
+        self.manager.trim();
     }
 
     /// Returns how many bytes there is room for in a memory, with what earlier loads have left.

@@ -404,6 +404,18 @@ impl TransferManager {
         Trace::new(recorded, simulated.map(|device| device.id).collect())
     }
 
+    /// Gives memory back to the system that is kept for later: idle staging slots, and the freed blocks of ordinary memory that
+    /// the process keeps, at most 1 GiB and a sixteenth of the memory that it may use. New memory costs several times what
+    /// copying into kept memory does.
+    pub fn trim(&self) {
+        if self.shared.is_forked() {
+            return;
+        }
+        drop(self.shared.change(|state| state.admission.trim()));
+        #[cfg(feature = "std")]
+        transload_hal::Room::give_back();
+    }
+
     /// Forgets plans, quarantines and proofs, those of earlier processes too, and frees idle staging slots: the next
     /// transfer finds out anew. Verdicts on disk stay there for other processes, until a proof ends with another one.
     pub fn clear_cache(&self) {

@@ -18,6 +18,8 @@ pub mod section;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod shared;
 pub(crate) mod storage;
+#[cfg(unix)]
+mod store;
 
 use transload_hal::{
     AllocError, AllocSpec, Buffer, DeviceId, HOST, MemoryId, MemoryKind, StorageId, StorageInfo,

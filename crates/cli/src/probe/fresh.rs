@@ -20,10 +20,12 @@ pub(super) fn print(found: &ProbeReport, output: &mut Output) -> Result<(), Fail
 /// than the second one.
 pub(super) fn rows(found: &ProbeReport) -> Vec<Vec<String>> {
     let row = |fresh: &FreshMemory| {
-        let pages = if fresh.huge_pages { ", huge pages" } else { "" };
         let time = |of: &Interval| Nanoseconds(of.median_ns).to_string();
-        let name = format!("{}{pages}", fresh.memory);
-        vec![name, time(&fresh.allocation), time(&fresh.first_use)]
+        vec![
+            fresh.memory.to_string(),
+            time(&fresh.allocation),
+            time(&fresh.first_use),
+        ]
     };
     found.fresh.iter().map(row).collect()
 }
@@ -31,7 +33,6 @@ pub(super) fn rows(found: &ProbeReport) -> Vec<Vec<String>> {
 pub(super) fn document(fresh: &FreshMemory) -> json::FreshMemory {
     json::FreshMemory {
         memory: fresh.memory.to_string(),
-        huge_pages: fresh.huge_pages,
         bytes: fresh.bytes,
         allocation_s: seconds(fresh.allocation.median_ns),
         first_use_s: seconds(fresh.first_use.median_ns),

@@ -28,8 +28,10 @@ impl TransferManager {
         guarded(|| backend.available_bytes(memory)).ok().flatten()
     }
 
-    /// Allocates memory at a place. Its first content is unspecified. Where there is no room, the manager frees its
-    /// idle staging slots on the device and tries once more.
+    /// Allocates memory at a place. Its first content is unspecified, and what the process wrote before it may be in ordinary memory.
+    /// Where there is no room, the manager frees its idle staging slots on the device and tries once more.
+    ///
+    /// Ordinary memory of 128 KiB and more that was freed is kept for the next allocation: see [`TransferManager::trim`].
     ///
     /// # Errors
     /// When this machine has no such place, or the place has no room.

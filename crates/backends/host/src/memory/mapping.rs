@@ -97,6 +97,11 @@ impl Mapping {
         self.start
     }
 
+    /// How many bytes are mapped, in whole pages.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Maps more than needed and unmaps what lies around the aligned part.
     fn reserve(len: usize, align: usize, access: ProtFlags) -> io::Result<Self> {
         let room = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;

@@ -20,8 +20,6 @@ use crate::{Buffer, Error, Request, TransferManager};
 pub struct FreshMemory {
     /// The memory.
     pub memory: MemoryId,
-    /// Whether huge pages were asked for.
-    pub huge_pages: bool,
     /// The length of the allocation.
     pub bytes: u64,
     /// The time that the allocation takes: where memory is pinned or registered, that is in here.
@@ -56,20 +54,15 @@ pub(super) fn time(
     let memories = memories
         .map(|memory| memory.id)
         .filter(|memory| is_real(*memory));
-    let mut kinds: Vec<(MemoryId, bool, Times)> = Vec::new();
-    for memory in memories {
-        kinds.push((memory, false, Times::default()));
-        if memory == heap {
-            kinds.push((memory, true, Times::default()));
-        }
-    }
+    let mut kinds: Vec<(MemoryId, Times)> =
+        memories.map(|memory| (memory, Times::default())).collect();
     // The first round finds the driver and its own memory as no later one does.
     for round in 0..=ROUNDS {
-        for (memory, huge_pages, times) in &mut kinds {
+        for (memory, times) in &mut kinds {
             if times.has_failed || !may_go_on() {
                 continue;
             }
-            match once(manager, &src, *memory, *huge_pages) {
+            match once(manager, &src, *memory) {
                 Ok(_) if round == 0 => {}
                 Ok([allocation_ns, first_use_ns]) => {
                     times.allocation_ns.push(allocation_ns);
@@ -79,10 +72,9 @@ pub(super) fn time(
             }
         }
     }
-    let fresh = kinds.into_iter().filter_map(|(memory, huge_pages, times)| {
+    let fresh = kinds.into_iter().filter_map(|(memory, times)| {
         Some(FreshMemory {
             memory,
-            huge_pages,
             bytes: BYTES,
             allocation: Interval::of(&times.allocation_ns)?,
             first_use: Interval::of(&times.first_use_ns)?,
@@ -99,18 +91,10 @@ struct Times {
 }
 
 /// Allocates and copies twice. Returns the nanoseconds of the allocation, and by which the first copy took longer.
-fn once(
-    manager: &TransferManager,
-    src: &Buffer,
-    memory: MemoryId,
-    huge_pages: bool,
-) -> Result<[u64; 2], Error> {
+fn once(manager: &TransferManager, src: &Buffer, memory: MemoryId) -> Result<[u64; 2], Error> {
+    // What was freed before is not new.
+    manager.trim();
     let spec = AllocSpec::bytes(BYTES);
-    let spec = if huge_pages {
-        spec.with_huge_pages()
-    } else {
-        spec
-    };
     let (dst, allocation_ns) = timed(|| manager.allocate(memory.into(), spec))?;
     let copy = || {
         let request = Request::new(src, &dst).deadline(manager.now() + PATIENCE);

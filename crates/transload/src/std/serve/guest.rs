@@ -107,7 +107,8 @@ impl Guest {
         let memory = memory.ok_or_else(|| mistake(format!("{name:?} is not offered")))?;
         self.check_new(id)?;
         let charge = self.serving.charge(len.max(align))?;
-        let mut spec = AllocSpec::bytes(len).aligned(align);
+        // What this process wrote before is not for others.
+        let mut spec = AllocSpec::bytes(len).aligned(align).zeroed();
         let files = self.serving.files.as_ref();
         let files = files.filter(|files| mapped && files.have(memory));
         let listing = { files.map(|files| Ok::<_, Fault>((files, token()?))) }.transpose()?;
