@@ -7,6 +7,7 @@ use arrayvec::ArrayVec;
 use transload_hal::{Conversion, Fault, Portion, Shape, Span, Strided};
 
 use super::place::{self, Place};
+use super::task::STREAMED_RUN_BYTES;
 use crate::memory::direct::Row;
 use crate::raw::{self, Loop, Loops, Store};
 
@@ -34,14 +35,15 @@ pub(super) struct End {
 /// in the second-level cache.
 const WINDOW_BYTES: usize = 128 << 10;
 
-/// Rows at both ends, short enough that loops over elements copy them faster than a call for each.
+/// Rows at both ends, short enough that finding the next one in a shape, which divides, would take a good part of its copy.
 pub(super) struct ShortRows {
     arrays: [Strided; 2],
     strides: Strides,
 }
 
-/// Longer rows are copied one by one: a call takes some 20 ns, which is 256 bytes at 12 GB/s.
-const SHORT_ROW_BYTES: u64 = 256;
+/// Rows from here on are found one by one, and may be stored past the caches: finding one takes some 25 ns, which is 512 bytes at
+/// 20 GB/s.
+const SHORT_ROW_BYTES: u64 = STREAMED_RUN_BYTES - 1;
 
 impl ShortRows {
     /// Copies the payload bytes `span`, as [`Strides::copy`] does.

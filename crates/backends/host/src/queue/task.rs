@@ -357,7 +357,7 @@ pub(super) unsafe fn copy_small(op: &Op<'_>, tuning: &Tuning, in_flight: usize) 
 
 /// Runs shorter than this are stored plainly: a store fence after each would cost more than streaming
 /// saves.
-const STREAMED_RUN_BYTES: u64 = 4096;
+pub(super) const STREAMED_RUN_BYTES: u64 = 4096;
 
 /// The largest copy that is ever taken from the pool and given to its submitter: about a millisecond, and
 /// about as long as a thread that lost its processor sleeps.

@@ -26,11 +26,36 @@ pub unsafe fn convert(
 ) {
     // Numbers that are almost 0 count, whatever this thread's program has asked of its processor.
     let _own = Environment::default_until_drop();
+    let is_native = cfg!(target_endian = "little") && store == Store::Plain;
+    match (conversion.from(), conversion.to()) {
+        // Processors do these in one step, so that a block on the way would cost more than the conversion.
+        (Element::F64, Element::F32) if is_native => {
+            // SAFETY: the caller's contract.
+            return unsafe { at_once(dst, src, count, |number: f64| number as f32) };
+        }
+        (Element::F32, Element::F64) if is_native => {
+            // SAFETY: as above.
+            return unsafe { at_once(dst, src, count, |number: f32| f64::from(number)) };
+        }
+        _ => {}
+    }
     match count {
         // SAFETY: the caller's contract.
         ..BLOCK => unsafe { convert_all::<SMALL_BLOCK>(dst, src, count, conversion, store) },
         // SAFETY: as above.
         _ => unsafe { convert_all::<BLOCK>(dst, src, count, conversion, store) },
+    }
+}
+
+/// # Safety
+/// As [`convert`].
+unsafe fn at_once<F, T>(dst: *mut u8, src: *const u8, count: usize, converted: impl Fn(F) -> T) {
+    let (dst, src) = (dst.cast::<T>(), src.cast::<F>());
+    for number in 0..count {
+        // SAFETY: the caller's contract.
+        let read = unsafe { src.wrapping_add(number).read_unaligned() };
+        // SAFETY: as above.
+        unsafe { dst.wrapping_add(number).write_unaligned(converted(read)) };
     }
 }
 

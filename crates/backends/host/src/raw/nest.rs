@@ -277,7 +277,7 @@ unsafe fn copy_row(dst: *mut u8, src: *const u8, element: usize, of: Loop) {
             for number in 0..of.count {
                 let (dst, src) = (at_mut(dst, number, of.dst), at(src, number, of.src));
                 // SAFETY: as above.
-                unsafe { core::ptr::copy_nonoverlapping(src, dst, element) };
+                unsafe { super::copy(dst, src, element, Store::Plain) };
             }
         }
     }
@@ -324,21 +324,20 @@ unsafe fn copy_plane(dst: *mut u8, src: *const u8, element: usize, rows: Loop, c
     }
 }
 
-/// Calls `tile` with the first row and column of each tile, and how many there are: at most `side` of each.
+/// Calls `tile` with the first row and column of each tile, and how many there are: `side` of each, or more of one where there are
+/// fewer of the other, such as the channels of a pixel.
 fn tiles(
     rows: usize,
     columns: usize,
     side: usize,
     mut tile: impl FnMut(usize, usize, usize, usize),
 ) {
-    for column in (0..columns).step_by(side) {
-        for row in (0..rows).step_by(side) {
-            tile(
-                row,
-                column,
-                side.min(rows - row),
-                side.min(columns - column),
-            );
+    let beside = |few: usize| side * (side / few.clamp(1, side));
+    let (most_rows, most_columns) = (beside(columns), beside(rows));
+    for column in (0..columns).step_by(most_columns) {
+        for row in (0..rows).step_by(most_rows) {
+            let (high, wide) = (rows - row, columns - column);
+            tile(row, column, most_rows.min(high), most_columns.min(wide));
         }
     }
 }
@@ -349,12 +348,42 @@ const TILE_BYTES: usize = 128;
 /// # Safety
 /// As [`copy_nest`].
 unsafe fn row<T: Copy>(dst: *mut u8, src: *const u8, of: Loop) {
+    let size = size_of::<T>() as isize;
+    if of.dst == size {
+        // SAFETY of all calls: the caller's contract.
+        match of.src {
+            // SAFETY: as above.
+            step if step == -size => return unsafe { packed::<T, -1>(dst, src, of.count) },
+            // SAFETY: as above.
+            step if step == 2 * size => return unsafe { packed::<T, 2>(dst, src, of.count) },
+            // SAFETY: as above.
+            step if step == 3 * size => return unsafe { packed::<T, 3>(dst, src, of.count) },
+            // SAFETY: as above.
+            step if step == 4 * size => return unsafe { packed::<T, 4>(dst, src, of.count) },
+            _ => {}
+        }
+    }
     for number in 0..of.count {
         let (dst, src) = (at_mut(dst, number, of.dst), at(src, number, of.src));
         // SAFETY: the caller's contract; any address will do.
         let element = unsafe { src.cast::<T>().read_unaligned() };
         // SAFETY: as above.
         unsafe { dst.cast::<T>().write_unaligned(element) };
+    }
+}
+
+/// Packs every `STEP`th element: the compiler makes shuffles of registers of it, as the step is known.
+///
+/// # Safety
+/// As [`copy_nest`].
+unsafe fn packed<T: Copy, const STEP: isize>(dst: *mut u8, src: *const u8, count: usize) {
+    let (dst, src) = (dst.cast::<T>(), src.cast::<T>());
+    for number in 0..count {
+        let src = src.wrapping_offset(number as isize * STEP);
+        // SAFETY: the caller's contract; any address will do.
+        let element = unsafe { src.read_unaligned() };
+        // SAFETY: as above.
+        unsafe { dst.wrapping_add(number).write_unaligned(element) };
     }
 }
 
@@ -384,20 +413,31 @@ unsafe fn plane<T: Element>(dst: *mut u8, src: *const u8, rows: Loop, columns: L
                 }
             }
             // What is left: below the blocks, and beside them.
-            for column in 0..wide {
-                let first = if column < whole_columns {
-                    whole_rows
-                } else {
-                    0
+            let below = (whole_rows..high, 0..whole_columns);
+            let beside = (0..high, whole_columns..wide);
+            for (part_rows, part_columns) in [below, beside] {
+                let dst = at_mut(dst, part_rows.start, rows.dst);
+                let dst = at_mut(dst, part_columns.start, columns.dst);
+                let src = at(
+                    at(src, part_rows.start, rows.src),
+                    part_columns.start,
+                    columns.src,
+                );
+                let part = |of: Loop, count| Loop { count, ..of };
+                let parts = [
+                    part(rows, part_rows.len()),
+                    part(columns, part_columns.len()),
+                ];
+                // The longer loop is the inner one.
+                let [outer, inner] = match parts[0].count <= parts[1].count {
+                    true => parts,
+                    false => [parts[1], parts[0]],
                 };
-                let of = Loop {
-                    count: high - first,
-                    ..rows
-                };
-                let dst = at_mut(at_mut(dst, first, rows.dst), column, columns.dst);
-                let src = at(at(src, first, rows.src), column, columns.src);
-                // SAFETY: a part of the elements.
-                unsafe { self::row::<T>(dst, src, of) };
+                for number in 0..outer.count {
+                    let dst = at_mut(dst, number, outer.dst);
+                    // SAFETY: a part of the elements.
+                    unsafe { self::row::<T>(dst, at(src, number, outer.src), inner) };
+                }
             }
         },
     );
