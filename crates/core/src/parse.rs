@@ -44,18 +44,35 @@ pub enum ParseError {
 
 impl ParseError {
     pub(crate) fn name(text: &str) -> ParseError {
-        ParseError::Name { text: text.into() }
+        ParseError::Name {
+            text: shortened(text),
+        }
     }
 
     pub(crate) fn device(text: &str) -> ParseError {
-        ParseError::Device { text: text.into() }
+        ParseError::Device {
+            text: shortened(text),
+        }
     }
 
     pub(crate) fn memory(text: &str) -> ParseError {
-        ParseError::Memory { text: text.into() }
+        ParseError::Memory {
+            text: shortened(text),
+        }
     }
 
     pub(crate) fn size(text: &str) -> ParseError {
-        ParseError::Size { text: text.into() }
+        ParseError::Size {
+            text: shortened(text),
+        }
+    }
+}
+
+/// What was written, as far as an error shows it.
+fn shortened(text: &str) -> String {
+    const MOST: usize = 100;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => alloc::format!("{}…", &text[..end]),
+        None => text.into(),
     }
 }

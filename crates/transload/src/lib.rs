@@ -146,7 +146,7 @@ pub use explain::{Candidate, Choice, Explanation, LaneChoice, Proof};
 pub use guard::{ReadFuture, ReadGuard, WriteFuture, WriteGuard};
 pub use manager::{BackendInfo, Placed, TransferManager};
 pub use prepared::Prepared;
-pub use region::{Rect, Region};
+pub use region::{HostEnd, Rect, Region};
 pub use report::{Fallback, Report};
 pub use request::{Batch, OnFailure, Request};
 pub use trace::{Hop, Trace};

@@ -2,8 +2,10 @@
 
 use alloc::sync::Arc;
 use core::ops::Range;
+use core::ptr::NonNull;
 
 use transload_core::{Shape, Span, Strided};
+use transload_hal::HostSpan;
 
 use crate::Buffer;
 use crate::engine::operand::Operand;
@@ -289,6 +291,40 @@ impl Region {
             shape: self.shape,
             scattered: self.scattered.clone(),
         }
+    }
+}
+
+/// One end of [`TransferManager::copy_host`](crate::TransferManager::copy_host): host memory that belongs to neither the manager nor
+/// Rust, such as an array of another language, or a region.
+#[derive(Clone, Debug)]
+pub struct HostEnd(pub(crate) End);
+
+#[derive(Clone, Debug)]
+pub(crate) enum End {
+    Memory(HostSpan, Option<Strided>),
+    Region(Region),
+}
+
+impl HostEnd {
+    /// Makes the one of an array's elements in memory, as [`Region::strided`] does in a buffer. `first` is where the element with all
+    /// indices 0 lies.
+    pub fn strided(first: NonNull<u8>, array: &Strided) -> HostEnd {
+        let lowest = first.as_ptr().wrapping_sub(array.first() as usize);
+        let lowest = NonNull::new(lowest).unwrap_or(first);
+        let span = HostSpan::new(lowest, array.extent_bytes() as usize);
+        HostEnd(End::Memory(span, Some(*array)))
+    }
+}
+
+impl From<HostSpan> for HostEnd {
+    fn from(span: HostSpan) -> HostEnd {
+        HostEnd(End::Memory(span, None))
+    }
+}
+
+impl From<Region> for HostEnd {
+    fn from(region: Region) -> HostEnd {
+        HostEnd(End::Region(region))
     }
 }
 

@@ -6,21 +6,22 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 use core::mem::MaybeUninit;
 
-use transload_core::{DeviceId, Hazards, MemoryKind, Place, Shape};
+use transload_core::{Conversion, DeviceId, Hazards, MemoryKind, Place, Shape};
 use transload_hal::{Advice, AllocError, ErrorClass, Fault, HostSpan, StorageId, StorageInfo};
 
 use crate::adopt::{Borrowed, NOWHERE};
 use crate::engine::checked::{Checked, Only, Terms, footprint};
 use crate::engine::event::EventState;
 use crate::engine::hint::Wish;
-use crate::engine::operand::Operand;
+use crate::engine::operand::{Operand, Scattered};
 use crate::engine::shared::Shared;
 use crate::engine::turn::Submitted;
 use crate::engine::types::TransferId;
 use crate::engine::unwind::guarded;
+use crate::region::End;
 use crate::{
-    Batch, BatchError, Cancelled, Error, GuardError, OnFailure, Prepared, Region, Report, Request,
-    Transfer, TransferError,
+    Batch, BatchError, Cancelled, Error, GuardError, HostEnd, OnFailure, Prepared, Region, Report,
+    Request, Transfer, TransferError,
 };
 
 use super::TransferManager;
@@ -237,9 +238,10 @@ impl TransferManager {
         Ok((unsafe { span.as_mut_slice() }, report))
     }
 
-    /// Copies host memory that belongs to neither the manager nor Rust, such as another language's arrays. Blocks until the
-    /// bytes are there. As a transfer between buffers of these bytes would, it waits for earlier transfers of them. Allocates
-    /// nothing once each thread that copies at the same time has done so before.
+    /// Copies host memory that belongs to neither the manager nor Rust, such as another language's arrays: from, to or between such
+    /// memory. Numbers become those of another type, where `conversion` names both. Blocks until the bytes are there. As a transfer
+    /// between buffers of these bytes would, it waits for earlier transfers of them. Between [spans](HostSpan) it allocates nothing
+    /// once each thread that copies at the same time has done so before.
     ///
     /// # Errors
     /// As [`TransferError`] lists. The content of `dst` is unspecified then.
@@ -247,18 +249,45 @@ impl TransferManager {
     /// # Safety
     /// Until the call returns, `src` is valid for reads and `dst` for writes, no code outside the manager writes the bytes of
     /// either, and none reads those of `dst`.
-    pub unsafe fn copy_host(&self, src: HostSpan, dst: HostSpan) -> Result<Report, TransferError> {
-        let backend = self.backend_of(DeviceId::CPU0.memory(MemoryKind::Pageable));
-        // Shared memory whose address was lent is the same memory here.
-        let identity = |span: HostSpan| {
-            let known = backend.as_ref();
-            let known = known.and_then(|of| guarded(|| of.identity(span)).ok());
-            known.unwrap_or((StorageId::Host, span.addr()))
-        };
-        self.with_borrowed_as(identity(src), src, false, |manager, src| {
-            manager.with_borrowed_as(identity(dst), dst, true, |manager, dst| {
+    pub unsafe fn copy_host(
+        &self,
+        src: impl Into<HostEnd>,
+        dst: impl Into<HostEnd>,
+        conversion: Option<Conversion>,
+    ) -> Result<Report, TransferError> {
+        self.with_end(&src.into(), false, |manager, src| {
+            let src = match conversion {
+                Some(conversion) => src.converted(conversion)?,
+                None => src,
+            };
+            manager.with_end(&dst.into(), true, |manager, dst| {
                 manager.submit_quietly(Checked::new(src, dst)?)
             })
+        })
+    }
+
+    fn with_end(
+        &self,
+        end: &HostEnd,
+        writable: bool,
+        f: impl FnOnce(&TransferManager, Operand) -> Result<Report, TransferError>,
+    ) -> Result<Report, TransferError> {
+        let (span, array) = match &end.0 {
+            End::Memory(span, array) => (*span, array),
+            End::Region(region) => return f(self, self.operand(region)?),
+        };
+        let backend = self.backend_of(DeviceId::CPU0.memory(MemoryKind::Pageable));
+        // Shared memory whose address was lent is the same memory here.
+        let known = backend.and_then(|of| guarded(|| of.identity(span)).ok());
+        let identity = known.unwrap_or((StorageId::Host, span.addr()));
+        self.with_borrowed_as(identity, span, writable, |manager, mut operand| {
+            if let Some(array) = array {
+                operand.shape =
+                    { array.shape() }.unwrap_or(Shape::contiguous(array.payload_bytes()));
+                let is_plain = array.shape().is_some();
+                operand.scattered = (!is_plain).then(|| Arc::new(Scattered::strided(*array)));
+            }
+            f(manager, operand)
         })
     }
 

@@ -161,7 +161,7 @@ fn memory_that_comes_back_by_its_address_is_the_memory_that_was_lent() {
 
         // As one address space sees it, the ranges overlap.
         // SAFETY: the external keeps the bytes, and no other code uses them.
-        unsafe { manager.copy_host(part(0, len - 5), part(5, len - 5)) }.unwrap();
+        unsafe { manager.copy_host(part(0, len - 5), part(5, len - 5), None) }.unwrap();
         let moved = [&marked(len)[..5], &marked(len)[..len as usize - 5]].concat();
         assert!(manager.read_to_vec(&buffer).unwrap() == moved);
         // One end by its address, and one by the buffer.
@@ -192,7 +192,7 @@ fn memory_that_comes_back_by_its_address_is_the_memory_that_was_lent() {
         let mut seen = vec![0; len as usize];
         std::thread::scope(|scope| {
             // SAFETY: as above.
-            let read = || unsafe { manager.copy_host(span, HostSpan::of_mut(&mut seen)) };
+            let read = || unsafe { manager.copy_host(span, HostSpan::of_mut(&mut seen), None) };
             let read = scope.spawn(read);
             go.set();
             read.join().unwrap().unwrap();
@@ -215,6 +215,6 @@ fn an_address_that_was_lent_belongs_to_what_lies_there_next() {
     assert_eq!(span, again);
     let mut bytes = vec![0; LEN as usize];
     // SAFETY: the buffer keeps the bytes, and no other code uses them.
-    unsafe { manager.copy_host(again, HostSpan::of_mut(&mut bytes)) }.unwrap();
+    unsafe { manager.copy_host(again, HostSpan::of_mut(&mut bytes), None) }.unwrap();
     assert_eq!(bytes, marked(LEN));
 }

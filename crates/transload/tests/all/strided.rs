@@ -1,9 +1,10 @@
 //! Elements at strides between all memories, against a model that copies them one by one.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use transload::{
-    AllocSpec, Axis, Buffer, Conversion, Element, Region, Request, Strided, TransferError,
+    AllocSpec, Axis, Buffer, Conversion, Element, HostEnd, Region, Request, Strided, TransferError,
     TransferManager,
 };
 use transload_testkit::sim::{Completion, OpKind, Rule};
@@ -81,6 +82,33 @@ fn copy(
     assert_eq!(report.bytes(), to.payload_bytes());
     let found = manager.read_to_vec(&dst).unwrap();
     assert!(found == wanted, "{places:?} {views:?} {conversion:?}");
+    if places != ["cpu:0"; 2] {
+        return;
+    }
+    // The same from and to memory that is not the manager's.
+    for is_lent in [[true, true], [true, false], [false, true]] {
+        let mut own = before.clone();
+        let dst = filled(manager, places[1], &before);
+        let lent = |start: *const u8, view: &Strided| {
+            let first = start.wrapping_add((BEFORE + view.first()) as usize);
+            HostEnd::strided(NonNull::new(first.cast_mut()).unwrap(), view)
+        };
+        let from_end = match is_lent[0] {
+            true => lent(data.as_ptr(), from),
+            false => region(&src, from).into(),
+        };
+        let to_end = match is_lent[1] {
+            true => lent(own.as_mut_ptr(), to),
+            false => region(&dst, to).into(),
+        };
+        // SAFETY: both vectors outlive the call, and nothing else touches them.
+        let report = unsafe { manager.copy_host(from_end, to_end, conversion) }.unwrap();
+        assert_eq!(report.bytes(), to.payload_bytes());
+        if !is_lent[1] {
+            own = manager.read_to_vec(&dst).unwrap();
+        }
+        assert!(own == wanted, "{is_lent:?} {views:?} {conversion:?}");
+    }
 }
 
 /// Copies views of many shapes between two places.
