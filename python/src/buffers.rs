@@ -8,107 +8,265 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use transload_tensors::transload::hal::{External, HostSpan};
-use transload_tensors::transload::{AllocSpec, DeviceId, MemoryKind, TransferManager};
+use transload_tensors::transload::{
+    AllocSpec, Axis, Conversion, DeviceId, HostEnd, MemoryKind, Strided, TransferManager,
+};
 use transload_tensors::{DType, Tensor};
 
 use crate::tensor::PyTensor;
 use crate::{dtype, errors, service};
 
-/// A view of another object's memory, which keeps the object from moving it.
+/// Memory of another library, until it is given back: by a call that is over, or when the last that holds it is gone, which may be
+/// on any thread.
 #[derive(Clone)]
-pub(crate) struct Lease(Arc<Mutex<Option<View>>>);
+pub(crate) struct Lease(Arc<Held>);
+
+struct Held(Mutex<Option<GiveBack>>);
+
+type GiveBack = Box<dyn FnOnce(Python<'_>) + Send>;
+
+impl Lease {
+    /// `give_back` is called at most once.
+    pub(crate) fn new(give_back: impl FnOnce(Python<'_>) + Send + 'static) -> Lease {
+        Lease(Arc::new(Held(Mutex::new(Some(Box::new(give_back))))))
+    }
+
+    /// Gives the memory back. Nothing of the library uses it any more.
+    pub(crate) fn release(&self, py: Python<'_>) {
+        if let Some(give_back) = self.take() {
+            give_back(py);
+        }
+    }
+
+    /// Has the memory not given back: it was not taken.
+    pub(crate) fn forget(&self) {
+        drop(self.take());
+    }
+
+    fn take(&self) -> Option<GiveBack> {
+        self.0
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let held = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(give_back) = held.take() {
+            service::later(give_back);
+        }
+    }
+}
 
 struct View(Box<ffi::Py_buffer>);
 
 // SAFETY: what the view points to stays in place until it is released, which takes the interpreter's lock.
 unsafe impl Send for View {}
 
-impl Lease {
-    /// Gives the view back. Nothing of the library uses the memory any more.
-    pub(crate) fn release(&self, _: Python<'_>) {
-        if let Some(mut view) = self.take() {
-            // SAFETY: the interpreter's lock is held, and the view was not released before.
-            unsafe { ffi::PyBuffer_Release(&raw mut *view.0) };
-        }
-    }
-
-    fn take(&self) -> Option<View> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    fn is_held(&self) -> bool {
-        let view = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        view.is_some()
+impl View {
+    fn release(mut self, _: Python<'_>) {
+        // SAFETY: the interpreter's lock is held, and the view is released once.
+        unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
     }
 }
 
-/// The owner of the memory on the library's side. It may be dropped by any thread.
-struct Owner(Lease);
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        // The view stays in the lease until then: a call that is over gives it back itself, if it comes first.
-        if self.0.is_held() {
-            let lease = self.0.clone();
-            service::later(move |py| lease.release(py));
-        }
-    }
-}
-
-/// Copies from one object to another where that is the least work: elements of one type and shape that lie next to each other,
-/// few enough that signals can wait for the end. Returns whether it did.
+/// Copies where the engine can take the memory as it is, which is the least work: host memory at both ends, of which one at least is
+/// another library's, and few enough elements that signals can wait for the end. `dst`: an array, or where a new tensor is made; it
+/// is asked once the elements are known. Returns `None` where it did nothing; what is wrong with the arguments is told by those who
+/// take all.
 pub(crate) fn copy(
     manager: &TransferManager,
     src: &Bound<'_, PyAny>,
-    dst: &Bound<'_, PyAny>,
-) -> PyResult<bool> {
-    let is_ours = |object: &Bound<'_, PyAny>| object.is_exact_instance_of::<PyTensor>();
-    let is_plain = |object| is_buffer(object) && !may_be_masked(object);
-    if is_ours(src) || is_ours(dst) || !is_plain(src) || !is_plain(dst) {
-        return Ok(false);
-    }
+    dst: Destination<'_, '_>,
+    wanted: Option<DType>,
+) -> PyResult<Option<Option<Tensor>>> {
     let py = src.py();
-    let (Some(src), Some(dst)) = (Rows::of(src, false), Rows::of(dst, true)) else {
-        return Ok(false);
+    let Some(from) = Ready::of(src, false) else {
+        return Ok(None);
     };
-    let (from, to) = (&*src.0, &*dst.0);
-    let is_like = from.len == to.len
-        && from.len <= MOST_AT_ONCE
-        && format(from) == format(to)
-        && src.shape() == dst.shape();
-    let item = usize::try_from(from.itemsize).unwrap_or(0);
-    if !is_like || dtype::of_format(format(from), item).is_none() {
-        return Ok(false);
+    let mut made = None;
+    let to = match dst {
+        Destination::Array(dst) => {
+            let is_ours = |object: &Bound<'_, PyAny>| object.is_exact_instance_of::<PyTensor>();
+            if is_ours(src) && is_ours(dst) {
+                return Ok(None);
+            }
+            Ready::of(dst, true)
+        }
+        Destination::New(make) => {
+            let shape: Vec<u64> = from.shape().collect();
+            let Some(dtype) = wanted.or(from.dtype) else {
+                return Ok(None);
+            };
+            if dtype.len_bytes(&shape).is_none_or(|len| len > MOST_AT_ONCE) {
+                return Ok(None);
+            }
+            let tensor = made.insert(make(dtype, &shape)?);
+            Ready::of_tensor(tensor, true)
+        }
+    };
+    let Some(to) = to else {
+        return Ok(None);
+    };
+    let conversion = match from.dtype.zip(to.dtype) {
+        None if wanted.is_none() && from.is_alike(&to) => None,
+        Some((from, to)) if from == to => None,
+        Some((from, to)) if wanted == Some(to) => {
+            let elements = from.element().zip(to.element());
+            match elements.and_then(|(from, to)| Conversion::new(from, to).ok()) {
+                None => return Ok(None),
+                conversion => conversion,
+            }
+        }
+        _ => return Ok(None),
+    };
+    let is_empty = from.shape().any(|size| size == 0);
+    let is_like = from.shape().eq(to.shape()) && (wanted.is_none() || wanted == to.dtype);
+    let lens = from.len_bytes().max(to.len_bytes());
+    if is_empty || !is_like || lens > MOST_AT_ONCE {
+        return Ok(None);
     }
-    let span = |view: &ffi::Py_buffer| {
-        Some(HostSpan::new(
-            NonNull::new(view.buf.cast())?,
-            view.len as usize,
-        ))
-    };
-    let (Some(from), Some(to)) = (span(from), span(to)) else {
-        return Ok(false);
+    let (Some(src), Some(dst)) = (from.end(), to.end()) else {
+        return Ok(None);
     };
     // SAFETY: both views keep their memory in place. That other threads of the program leave it alone is asked of callers, as
     // of those of NumPy.
-    let copied = py.detach(|| unsafe { manager.copy_host(from, to) });
+    let copied = py.detach(|| unsafe { manager.copy_host(src, dst, conversion) });
+    drop(to);
     copied
-        .map(|_| true)
+        .map(|_| Some(made))
         .map_err(|error| errors::raise(py, &error))
 }
 
-/// Some 10 ms.
-const MOST_AT_ONCE: isize = 64 << 20;
+/// Where a copy goes.
+pub(crate) enum Destination<'a, 'py> {
+    Array(&'a Bound<'py, PyAny>),
+    /// A new tensor in memory that the host reaches.
+    New(&'a dyn Fn(DType, &[u64]) -> PyResult<Tensor>),
+}
 
-/// A view of elements that lie next to each other, held for a call with the interpreter's lock at its end.
+/// Some 10 ms.
+const MOST_AT_ONCE: u64 = 64 << 20;
+
+/// Host memory that is ready for a copy: a view of another library's, or a tensor.
+struct Ready<'a> {
+    memory: Memory<'a>,
+    /// `None`: elements that no tensor has, such as `complex128` or those of another order of bytes.
+    dtype: Option<DType>,
+}
+
+enum Memory<'a> {
+    View(Rows),
+    Tensor(&'a Tensor),
+}
+
+impl<'a> Ready<'a> {
+    fn of(object: &'a Bound<'_, PyAny>, writes: bool) -> Option<Ready<'a>> {
+        if let Ok(tensor) = object.cast_exact::<PyTensor>() {
+            return Ready::of_tensor(&tensor.get().tensor, writes);
+        }
+        if !is_buffer(object) || may_be_masked(object) {
+            return None;
+        }
+        let rows = Rows::of(object, ffi::PyBUF_STRIDES, writes)?;
+        let item = usize::try_from(rows.0.itemsize).ok()?;
+        let dtype = dtype::of_format(format(&rows.0), item);
+        Some(Ready {
+            memory: Memory::View(rows),
+            dtype,
+        })
+    }
+
+    fn of_tensor(tensor: &'a Tensor, writes: bool) -> Option<Ready<'a>> {
+        let (buffer, memory) = (tensor.buffer(), tensor.buffer().memory());
+        let is_near = memory.device == DeviceId::CPU0 && !memory.kind.is_file();
+        let is_open = is_near && (!writes || buffer.is_writable());
+        is_open.then_some(Ready {
+            memory: Memory::Tensor(tensor),
+            dtype: Some(tensor.dtype()),
+        })
+    }
+
+    /// Whether both have elements of one kind, whatever that is, which are their bytes: no references to objects.
+    fn is_alike(&self, other: &Ready<'_>) -> bool {
+        let (Memory::View(own), Memory::View(other)) = (&self.memory, &other.memory) else {
+            return false;
+        };
+        let (own, other) = (&*own.0, &*other.0);
+        let refers = |code: char| matches!(code, 'O' | 'P' | '&' | 'X');
+        own.itemsize == other.itemsize
+            && format(own) == format(other)
+            && !format(own).contains(refers)
+    }
+
+    fn shape(&self) -> impl Iterator<Item = u64> + '_ {
+        let (view, tensor): (&[isize], &[u64]) = match &self.memory {
+            Memory::View(rows) => (rows.shape(), &[]),
+            Memory::Tensor(tensor) => (&[], tensor.shape()),
+        };
+        view.iter()
+            .map(|size| *size as u64)
+            .chain(tensor.iter().copied())
+    }
+
+    fn len_bytes(&self) -> u64 {
+        match &self.memory {
+            Memory::View(rows) => rows.0.len as u64,
+            Memory::Tensor(tensor) => tensor.len_bytes(),
+        }
+    }
+
+    /// `None` where the engine does not take the layout.
+    fn end(&self) -> Option<HostEnd> {
+        match &self.memory {
+            Memory::View(rows) => rows.end(),
+            Memory::Tensor(tensor) => tensor.region().ok().map(HostEnd::from),
+        }
+    }
+}
+
+/// Reads whole numbers of one dimension that lie next to each other. `None` where the object has no such memory.
+pub(crate) fn integers(object: &Bound<'_, PyAny>) -> Option<Vec<i128>> {
+    let rows = { is_buffer(object) && !may_be_masked(object) }
+        .then(|| Rows::of(object, ffi::PyBUF_C_CONTIGUOUS, false));
+    let rows = rows.flatten()?;
+    let ([_], Some(start)) = (rows.shape(), NonNull::new(rows.0.buf.cast::<u8>())) else {
+        return None;
+    };
+    let item = usize::try_from(rows.0.itemsize).ok()?;
+    let dtype = dtype::of_format(format(&rows.0), item)?;
+    // SAFETY: the view has that many bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), rows.0.len as usize) };
+    let read = |of: &[u8]| {
+        let mut number = [0; 8];
+        let first = if cfg!(target_endian = "little") {
+            0
+        } else {
+            8 - item
+        };
+        number[first..first + item].copy_from_slice(of);
+        let (number, spare) = (u64::from_ne_bytes(number), 64 - 8 * item as u32);
+        match dtype {
+            DType::I8 | DType::I16 | DType::I32 | DType::I64 => {
+                Some(i128::from(((number << spare) as i64) >> spare))
+            }
+            DType::U8 | DType::U16 | DType::U32 | DType::U64 => Some(i128::from(number)),
+            _ => None,
+        }
+    };
+    bytes.chunks_exact(item).map(read).collect()
+}
+
+/// A view of an object's elements, held for a call with the interpreter's lock at its end.
 struct Rows(Box<ffi::Py_buffer>);
 
 impl Rows {
     /// `None` where the object gives no such view.
-    fn of(object: &Bound<'_, PyAny>, writes: bool) -> Option<Rows> {
-        let flags = ffi::PyBUF_C_CONTIGUOUS
-            | ffi::PyBUF_FORMAT
-            | if writes { ffi::PyBUF_WRITABLE } else { 0 };
+    fn of(object: &Bound<'_, PyAny>, layout: i32, writes: bool) -> Option<Rows> {
+        let flags = layout | ffi::PyBUF_FORMAT | if writes { ffi::PyBUF_WRITABLE } else { 0 };
         // In a box, because it may not move: the shape of `bytes` points to the view's length (`PyBuffer_FillInfo`).
         // SAFETY: zeroed is what the protocol wants.
         let mut view: Box<ffi::Py_buffer> = Box::new(unsafe { std::mem::zeroed() });
@@ -118,6 +276,30 @@ impl Rows {
             return None;
         }
         Some(Rows(view))
+    }
+
+    fn end(&self) -> Option<HostEnd> {
+        let view = &*self.0;
+        let first = NonNull::new(view.buf.cast())?;
+        let shape = self.shape();
+        let strides = match NonNull::new(view.strides) {
+            // SAFETY: the view has a stride for each dimension.
+            Some(strides) => unsafe { std::slice::from_raw_parts(strides.as_ptr(), shape.len()) },
+            None => return Some(HostSpan::new(first, view.len as usize).into()),
+        };
+        let mut dense = view.itemsize;
+        let mut is_dense = true;
+        for (size, stride) in shape.iter().zip(strides).rev() {
+            is_dense &= *size == 1 || *stride == dense;
+            dense *= size;
+        }
+        if is_dense {
+            return Some(HostSpan::new(first, view.len as usize).into());
+        }
+        let axes = shape.iter().zip(strides);
+        let axes = axes.map(|(size, stride)| Axis::new(*size as u64, *stride as i64));
+        let array = Strided::new(view.itemsize as u64, &axes.collect::<Vec<_>>());
+        Some(HostEnd::strided(first, &array.ok()?))
     }
 
     fn shape(&self) -> &[isize] {
@@ -184,9 +366,10 @@ pub(crate) fn import(
     }
     let described = Described::of(&view, argument);
     let writable = view.readonly == 0;
-    let lease = Lease(Arc::new(Mutex::new(Some(View(view)))));
-    let owner = Owner(lease.clone());
-    match described.and_then(|described| described.tensor(py, manager, writable, owner)) {
+    let view = View(view);
+    let lease = Lease::new(move |py| view.release(py));
+    let tensor = |described: Described| described.tensor(py, manager, writable, lease.clone());
+    match described.and_then(tensor) {
         Ok(tensor) => Ok((tensor, lease)),
         Err(refused) => {
             lease.release(py);
@@ -263,7 +446,7 @@ impl Described {
         py: Python<'_>,
         manager: &TransferManager,
         writable: bool,
-        owner: Owner,
+        owner: Lease,
     ) -> PyResult<Tensor> {
         let Described {
             first,

@@ -5,9 +5,12 @@ use std::cell::Cell;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use transload_tensors::transload::{AllocSpec, Conversion, Error, Place, Request, Transfer};
+use transload_tensors::transload::{
+    AllocSpec, Conversion, DeviceId, Error, MemoryKind, Place, Request, Transfer,
+};
 use transload_tensors::{DType, Tensor};
 
+use crate::buffers::Destination;
 use crate::exchange::{self, Stream, Use};
 use crate::pending::{Outcome, Pending};
 use crate::tensor::PyTensor;
@@ -191,11 +194,22 @@ pub(crate) fn copy<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = src.py();
     let manager = manager(py)?;
-    let is_plain = dtype.is_none() && !verify && progress.is_none() && stream.is_none();
-    if is_plain && buffers::copy(manager, src, dst)? {
-        return Ok(dst.clone());
-    }
     let wanted = dtype.map(dtype::of).transpose()?;
+    if !verify && progress.is_none() && stream.is_none() {
+        let make = |dtype, shape: &[u64]| {
+            let heap = DeviceId::CPU0.memory(MemoryKind::Pageable).into();
+            allocate(py, dtype, shape, heap, "dst")
+        };
+        let to = match is_heap(dst) {
+            true => Destination::New(&make),
+            false => Destination::Array(dst),
+        };
+        match buffers::copy(manager, src, to, wanted)? {
+            Some(Some(tensor)) => return Ok(Bound::new(py, PyTensor { tensor })?.into_any()),
+            Some(None) => return Ok(dst.clone()),
+            None => {}
+        }
+    }
     let progress = progress.map(told).transpose()?;
     let left = Cell::new(false);
     let terms = Terms {
@@ -319,9 +333,16 @@ pub(crate) fn told<'py>(argument: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyA
         }
         Err(_) if argument.is_callable() => Ok(argument.clone()),
         Err(_) => Err(PyTypeError::new_err(format!(
-            "progress: {argument} is neither callable nor a bool"
+            "progress: {} is neither callable nor a bool",
+            errors::shown(argument)
         ))),
     }
+}
+
+/// Whether an argument names the memory of the process as most programs do.
+fn is_heap(argument: &Bound<'_, PyAny>) -> bool {
+    let text = argument.cast_exact::<PyString>();
+    text.is_ok_and(|text| matches!(text.to_str(), Ok("cpu:0" | "cpu" | "cpu:0/pageable")))
 }
 
 /// Whether an argument names a place. Arrays do not.
@@ -404,7 +425,8 @@ pub(crate) fn empty(
         Ok(size) => vec![size],
         Err(_) => shape.extract::<Vec<u64>>().map_err(|_| {
             PyTypeError::new_err(format!(
-                "shape: {shape} is no size and no sequence of sizes"
+                "shape: {} is no size and no sequence of sizes",
+                errors::shown(shape)
             ))
         })?,
     };

@@ -5,6 +5,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use transload_tensors::DType;
 
+use crate::errors;
+
 /// Whether C's `long` has 64 bits: NumPy's `int64` is that type then.
 const IS_LONG: bool = size_of::<std::ffi::c_long>() == 8;
 
@@ -49,7 +51,14 @@ pub(crate) fn code(dtype: DType) -> Option<&'static str> {
 
 /// Returns the type of that name, in any of the spellings.
 pub(crate) fn named(text: &str) -> Option<DType> {
-    let text = text.strip_prefix("torch.").unwrap_or(text);
+    let text = match text.strip_prefix("torch.").unwrap_or(text) {
+        "bf16" => "bfloat16",
+        // NumPy's codes that programs write most: NumPy tells the others.
+        "f2" => "float16",
+        "f4" => "float32",
+        "f8" => "float64",
+        text => text,
+    };
     let known = NAMES.iter().find(|known| known.1 == text);
     let spelled = || {
         let mut all = DType::ALL.iter().copied();
@@ -69,15 +78,23 @@ pub(crate) fn of(argument: &Bound<'_, PyAny>) -> PyResult<DType> {
             .or_else(|| text(argument))
             .or_else(|| attribute("__name__")),
     };
+    // NumPy knows how its users spell types: `f4`, `<f4`, `half`, `float`.
+    let spelled = || {
+        let numpy = argument.py().import("numpy").ok()?;
+        numpy.getattr("dtype").ok()?.call1((argument,)).ok()
+    };
+    let spelled = found.is_none().then(spelled).flatten();
+    let found = found.or_else(|| text(&spelled.as_ref()?.getattr("name").ok()?));
     let refused = || {
         let names: Vec<&str> = NAMES.iter().map(|known| known.1).collect();
-        let names = names.join(", ");
+        let (names, shown) = (names.join(", "), errors::shown(argument));
         PyValueError::new_err(format!(
-            "dtype: {argument} is no element type; there are: {names}, and the names in model files, such as BF16"
+            "dtype: {shown} is no element type; there are: {names}, and the names in model files, such as BF16, and what numpy.dtype takes"
         ))
     };
     // The name of a NumPy type does not tell the order of the bytes.
-    let is_swapped = argument
+    let is_swapped = { spelled.as_ref() }.unwrap_or(argument);
+    let is_swapped = is_swapped
         .getattr("isnative")
         .is_ok_and(|native| native.extract().is_ok_and(|native: bool| !native));
     found.filter(|_| !is_swapped).ok_or_else(refused)

@@ -1,10 +1,14 @@
 //! The library's errors as exceptions. The classes are Python's (`transload.errors`), one for each of the library's.
 
+use std::io;
+use std::path::Path;
+
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use transload_tensors::dlpack::DLPackError;
 use transload_tensors::transload::hal::AllocError;
+use transload_tensors::transload::host::FileError;
 use transload_tensors::transload::{ErrorClass, OpenError, TransferError};
 use transload_tensors::{LoadError, ModelError, SaveError, TensorError, transload};
 
@@ -15,6 +19,11 @@ pub(crate) trait Raised: std::error::Error {
 
     /// What Python programs are told in place of the error's own text.
     fn text(&self) -> Option<String> {
+        None
+    }
+
+    /// The file and the system's error, where it refused something.
+    fn refused(&self) -> Option<(&Path, &io::Error)> {
         None
     }
 
@@ -42,6 +51,10 @@ fn exception(py: Python<'_>, argument: &str, error: &impl Raised) -> PyErr {
         let class = format!("{class:?}").to_lowercase();
         fields.set_item("category", class)?;
         error.fields(&fields)?;
+        if let Some((path, system)) = error.refused() {
+            fields.set_item("path", path)?;
+            fields.set_item("errno", system.raw_os_error())?;
+        }
         let errors = py.import("transload.errors")?;
         let mut text = error.text().unwrap_or_else(|| told(error));
         // A process has one manager, unless it was forked.
@@ -56,6 +69,16 @@ fn exception(py: Python<'_>, argument: &str, error: &impl Raised) -> PyErr {
         Ok(PyErr::from_value(exception))
     };
     make().unwrap_or_else(|_| PyRuntimeError::new_err(error.to_string()))
+}
+
+/// An argument in an error's text: contents of arrays and files are not repeated.
+pub(crate) fn shown(argument: &Bound<'_, PyAny>) -> String {
+    const MOST: usize = 100;
+    let text = argument.str().map(|text| text.to_string());
+    match text {
+        Ok(text) if text.len() <= MOST && !text.contains('\n') => text,
+        _ => argument.get_type().to_string(),
+    }
 }
 
 /// The name of an error's variant; of an error that holds another one, that one's.
@@ -107,6 +130,13 @@ impl Raised for transload::Error {
         (name, transload::Error::class(self))
     }
 
+    fn refused(&self) -> Option<(&Path, &io::Error)> {
+        match self {
+            transload::Error::Open(error) => error.refused(),
+            _ => None,
+        }
+    }
+
     fn fields(&self, fields: &Bound<'_, PyDict>) -> PyResult<()> {
         match self {
             transload::Error::Alloc(error) => alloc_fields(error, fields),
@@ -148,11 +178,32 @@ macro_rules! raised {
     )*};
 }
 
-raised!(OpenError, TensorError, TransferError);
+raised!(TensorError, TransferError);
+
+impl Raised for OpenError {
+    fn class(&self) -> (&'static str, ErrorClass) {
+        ("OpenError", OpenError::class(self))
+    }
+
+    fn refused(&self) -> Option<(&Path, &io::Error)> {
+        match self {
+            OpenError::File(FileError::System { path, source }) => Some((path, source)),
+            _ => None,
+        }
+    }
+}
 
 impl Raised for ModelError {
     fn class(&self) -> (&'static str, ErrorClass) {
         ("ModelError", ModelError::class(self))
+    }
+
+    fn refused(&self) -> Option<(&Path, &io::Error)> {
+        match self {
+            ModelError::Open(error) => error.refused(),
+            ModelError::Read { path, source } => Some((path, source)),
+            _ => None,
+        }
     }
 
     fn fields(&self, fields: &Bound<'_, PyDict>) -> PyResult<()> {
@@ -174,6 +225,15 @@ impl Raised for ModelError {
 impl Raised for SaveError {
     fn class(&self) -> (&'static str, ErrorClass) {
         ("SaveError", SaveError::class(self))
+    }
+
+    fn refused(&self) -> Option<(&Path, &io::Error)> {
+        match self {
+            SaveError::File { path, source } | SaveError::Step { path, source, .. } => {
+                Some((path, source))
+            }
+            _ => None,
+        }
     }
 
     fn fields(&self, fields: &Bound<'_, PyDict>) -> PyResult<()> {
@@ -217,6 +277,14 @@ impl Raised for DLPackError {
 impl Raised for LoadError {
     fn class(&self) -> (&'static str, ErrorClass) {
         ("LoadError", LoadError::class(self))
+    }
+
+    fn refused(&self) -> Option<(&Path, &io::Error)> {
+        match self {
+            LoadError::Open(error) => error.refused(),
+            LoadError::Library(error) => error.refused(),
+            _ => None,
+        }
     }
 
     fn fields(&self, fields: &Bound<'_, PyDict>) -> PyResult<()> {

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyDict, PyType};
 use pyo3::{ffi, intern};
 use transload_tensors::dlpack::{
@@ -17,7 +18,7 @@ use transload_tensors::{DType, Tensor};
 
 use crate::buffers::{self, Lease};
 use crate::tensor::PyTensor;
-use crate::{dtype, errors, service};
+use crate::{dtype, errors};
 
 /// The names of capsules before and after their structure was taken out.
 const VERSIONED: [&CStr; 2] = [c"dltensor_versioned", c"used_dltensor_versioned"];
@@ -30,9 +31,11 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// Gives the memory back before the tensor is dropped: nothing of the library uses it any more.
+    /// Gives the memory back now: nothing of the library uses it any more.
     pub(crate) fn release(self, py: Python<'_>) {
-        if let Some(lease) = self.lease {
+        let Taken { tensor, lease } = self;
+        drop(tensor);
+        if let Some(lease) = lease {
             lease.release(py);
         }
     }
@@ -42,10 +45,18 @@ impl Taken {
         self.lease
     }
 
-    fn of(tensor: Tensor) -> Taken {
+    /// A tensor of this library.
+    fn own(tensor: Tensor) -> Taken {
         Taken {
             tensor,
             lease: None,
+        }
+    }
+
+    fn lent((tensor, lease): (Tensor, Lease)) -> Taken {
+        Taken {
+            tensor,
+            lease: Some(lease),
         }
     }
 }
@@ -72,7 +83,8 @@ impl Stream {
             Ok(0) if handle.is_some() => Ok(Stream::default()),
             Ok(number) if number > 0 => Ok(Stream(number)),
             _ => Err(PyValueError::new_err(format!(
-                "stream: {argument} is no CUDA stream: pass one of torch or CuPy, or a handle, 1 for the legacy default stream"
+                "stream: {} is no CUDA stream: pass one of torch or CuPy, or a handle, 1 for the legacy default stream",
+                errors::shown(argument)
             ))),
         }
     }
@@ -94,16 +106,16 @@ pub(crate) fn take(
     stream: Stream,
 ) -> PyResult<Taken> {
     let taken = match object.cast::<PyTensor>() {
-        Ok(tensor) => Taken::of(tensor.get().tensor.clone()),
-        Err(_) if is_of_torch(object)? => {
+        Ok(tensor) => Taken::own(tensor.get().tensor.clone()),
+        Err(_) if !is_numpy(object)? && is_of_torch(object)? => {
             let plain = resolved(object, argument, used)?;
-            let tensor = from_dlpack(manager, &plain, argument, stream)?;
-            let is_doubtful = matches!(tensor.dtype(), DType::I8 | DType::U8);
+            let taken = Taken::lent(from_dlpack(manager, &plain, argument, stream)?);
+            let is_doubtful = matches!(taken.tensor.dtype(), DType::I8 | DType::U8);
             // torch exports its integers of fewer bits as these, too.
             if is_doubtful && let Some(error) = unknown(object, argument) {
                 return Err(error);
             }
-            Taken::of(tensor)
+            taken
         }
         Err(_) => foreign(manager, object, argument, used, stream)?,
     };
@@ -124,14 +136,14 @@ fn foreign(
     used: Use,
     stream: Stream,
 ) -> PyResult<Taken> {
-    if !buffers::is_buffer(object) || is_on_cuda(object) {
-        return Ok(Taken::of(from_dlpack(manager, object, argument, stream)?));
+    if !buffers::is_buffer(object) || !is_numpy(object)? && is_on_cuda(object) {
+        return Ok(Taken::lent(from_dlpack(manager, object, argument, stream)?));
     }
     must_be_whole(object, argument, used)?;
     let unspoken = unspoken(object)?;
     // Others than NumPy, such as JAX, have such elements packed, and export them so.
     if unspoken.is_some_and(|of| of.block().0 > 1) && !is_numpy(object)? {
-        return Ok(Taken::of(from_dlpack(manager, object, argument, stream)?));
+        return Ok(Taken::lent(from_dlpack(manager, object, argument, stream)?));
     }
     let unspoken = unspoken
         .map(|of| bytes_of(object, of, argument, used))
@@ -147,10 +159,7 @@ fn foreign(
         .map_err(|error| errors::named(object.py(), argument, &error))?,
         None => tensor,
     };
-    Ok(Taken {
-        tensor,
-        lease: Some(lease),
-    })
+    Ok(Taken::lent((tensor, lease)))
 }
 
 /// Refuses arrays of NumPy that mark elements as absent beside their memory, which has a number for each: those of `numpy.ma`, and
@@ -246,15 +255,31 @@ const PACKED_OF_TORCH: &str = "torch.float4_e2m1fn_x2";
 
 /// The type of an array, where NumPy has it by ml_dtypes and the buffer protocol cannot say it.
 fn unspoken(object: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
-    let Ok(of) = object.getattr("dtype") else {
+    let py = object.py();
+    let Ok(of) = object.getattr(intern!(py, "dtype")) else {
         return Ok(None);
     };
+    // NumPy's own types have no name before a function of Python makes it.
+    let is_own = of.getattr(intern!(py, "isbuiltin"));
+    if is_own.is_ok_and(|is_own| is_own.extract::<u8>().is_ok_and(|is_own| is_own == 1)) {
+        return Ok(None);
+    }
     let known = || dtype::named(of.getattr("name").ok()?.extract::<String>().ok()?.as_str());
     Ok(known().filter(|of| dtype::code(*of).is_none()))
 }
 
+/// Whether it is an array of NumPy, and none of a class derived from that.
 fn is_numpy(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    object.is_instance(&object.py().import("numpy")?.getattr("ndarray")?)
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let (py, class) = (object.py(), object.get_type());
+    if let Some(known) = CLASS.get(py) {
+        return Ok(class.is(known));
+    }
+    let is_it = class.name()? == "ndarray" && class.module()? == "numpy";
+    if is_it {
+        let _ = CLASS.set(py, class.unbind());
+    }
+    Ok(is_it)
 }
 
 /// The bytes of an array, their type, and its shape.
@@ -333,7 +358,7 @@ fn from_dlpack(
     object: &Bound<'_, PyAny>,
     argument: &str,
     stream: Stream,
-) -> PyResult<Tensor> {
+) -> PyResult<(Tensor, Lease)> {
     let py = object.py();
     let Ok(give) = object.getattr("__dlpack__") else {
         let kind = object.get_type();
@@ -352,7 +377,8 @@ fn from_dlpack(
     let device = object.call_method0("__dlpack_device__").map_err(refused)?;
     let device: (i64, i64) = device.extract().map_err(|_| {
         PyTypeError::new_err(format!(
-            "{argument}: its __dlpack_device__ returned {device}, and no pair of numbers"
+            "{argument}: its __dlpack_device__ returned {}, and no pair of numbers",
+            errors::shown(&device)
         ))
     })?;
     let arguments = PyDict::new(py);
@@ -391,25 +417,25 @@ fn from_dlpack(
             let error = DLPackError::Version(version);
             return Err(errors::named(py, argument, &error));
         }
-        let shim = shim(managed);
-        // SAFETY: the producer made the structure, and the shim calls its deleter once.
+        let (shim, lease) = shim(managed);
+        // SAFETY: the producer made the structure, and the lease calls its deleter once.
         let tensor = unsafe { Tensor::from_dlpack(manager, shim) };
         tensor
             .inspect_err(|_| forget(shim))
-            .map(|tensor| (tensor, VERSIONED[1]))
+            .map(|tensor| (tensor, lease, VERSIONED[1]))
     } else if let Some(managed) = pointer(&capsule, LEGACY[0]) {
-        let shim = shim(managed.cast::<DLManagedTensor>());
+        let (shim, lease) = shim(managed.cast::<DLManagedTensor>());
         // SAFETY: as above.
         let tensor = unsafe { Tensor::from_dlpack_legacy(manager, shim) };
         tensor
             .inspect_err(|_| forget(shim))
-            .map(|tensor| (tensor, LEGACY[1]))
+            .map(|tensor| (tensor, lease, LEGACY[1]))
     } else {
         return Err(PyValueError::new_err(format!(
             "{argument}: its DLPack capsule was used before, or is none"
         )));
     };
-    let (tensor, used) = imported.map_err(|error| {
+    let (tensor, lease, used) = imported.map_err(|error| {
         let named = || errors::named(py, argument, &error);
         match error {
             DLPackError::DataType(_) => unknown(object, argument).unwrap_or_else(named),
@@ -420,7 +446,7 @@ fn from_dlpack(
     if unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), used.as_ptr()) } != 0 {
         return Err(PyErr::fetch(py));
     }
-    Ok(tensor)
+    Ok((tensor, lease))
 }
 
 fn pointer(capsule: &Bound<'_, PyCapsule>, name: &CStr) -> Option<NonNull<std::ffi::c_void>> {
@@ -455,17 +481,20 @@ fn synchronize(py: Python<'_>, manager: &TransferManager, stream: Stream) -> PyR
     Ok(())
 }
 
-/// A producer's structure, which is given back by the thread that may take the interpreter's lock: the library may drop the
-/// last view of its bytes on a thread of the engine.
-trait Given: Sized {
-    /// A copy of the structure, with another deleter and the original as its context.
+/// A producer's structure, which is given back with the interpreter's lock: the library may drop the last view of its bytes on a
+/// thread of the engine.
+trait Given: Sized + 'static {
+    /// A copy of the structure, whose deleter drops a lease.
     ///
     /// # Safety
     /// The structure is whole.
-    unsafe fn lent(producer: NonNull<Self>) -> Self;
+    unsafe fn lent(producer: NonNull<Self>, lease: Lease) -> Self;
 
-    /// The original.
-    fn producer(&self) -> *mut Self;
+    /// The lease of such a copy.
+    ///
+    /// # Safety
+    /// [`Given::lent`] made the copy, and this is the only call for it.
+    unsafe fn lease(&self) -> Lease;
 
     /// Calls the producer's deleter.
     ///
@@ -474,29 +503,31 @@ trait Given: Sized {
     unsafe fn give_back(producer: NonNull<Self>);
 }
 
-fn shim<M: Given>(producer: NonNull<M>) -> NonNull<M> {
+fn shim<M: Given>(producer: NonNull<M>) -> (NonNull<M>, Lease) {
+    let given = Producer(producer);
+    let lease = Lease::new(move |_| given.give_back());
     // SAFETY: a capsule of that name holds such a structure.
-    let lent = unsafe { M::lent(producer) };
-    NonNull::from(Box::leak(Box::new(lent)))
+    let lent = unsafe { M::lent(producer, lease.clone()) };
+    (NonNull::from(Box::leak(Box::new(lent))), lease)
 }
 
 /// Frees the copy alone: the producer's structure stays the capsule's.
 fn forget<M: Given>(shim: NonNull<M>) {
     // SAFETY: `shim` leaked it, and the library did not take it over.
-    drop(unsafe { Box::from_raw(shim.as_ptr()) });
+    let shim = unsafe { Box::from_raw(shim.as_ptr()) };
+    // SAFETY: as above.
+    unsafe { shim.lease() }.forget();
 }
 
 /// The copy's deleter.
 ///
 /// # Safety
 /// `shim` was made by [`shim`], and this is the only call with it.
-unsafe extern "C" fn delete<M: Given + 'static>(shim: *mut M) {
+unsafe extern "C" fn delete<M: Given>(shim: *mut M) {
     // SAFETY: the caller's promise.
     let shim = unsafe { Box::from_raw(shim) };
-    if let Some(producer) = NonNull::new(shim.producer()) {
-        let producer = Producer(producer);
-        service::later(move |_| producer.give_back());
-    }
+    // SAFETY: as above.
+    drop(unsafe { shim.lease() });
 }
 
 struct Producer<M>(NonNull<M>);
@@ -514,20 +545,21 @@ impl<M: Given> Producer<M> {
 macro_rules! given {
     ($structure:ident { $($field:ident),* }) => {
         impl Given for $structure {
-            unsafe fn lent(producer: NonNull<Self>) -> Self {
+            unsafe fn lent(producer: NonNull<Self>, lease: Lease) -> Self {
                 let of = producer.as_ptr();
                 $structure {
                     $(
                         // SAFETY: the caller's promise.
                         $field: unsafe { (&raw const (*of).$field).read() },
                     )*
-                    manager_ctx: of.cast(),
+                    manager_ctx: Box::into_raw(Box::new(lease)).cast(),
                     deleter: Some(delete::<$structure>),
                 }
             }
 
-            fn producer(&self) -> *mut Self {
-                self.manager_ctx.cast()
+            unsafe fn lease(&self) -> Lease {
+                // SAFETY: `lent` leaked it, and the caller asks once.
+                *unsafe { Box::from_raw(self.manager_ctx.cast::<Lease>()) }
             }
 
             unsafe fn give_back(producer: NonNull<Self>) {

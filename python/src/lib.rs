@@ -3,6 +3,7 @@
 //! The lock of the interpreter is released while bytes move. The engine's threads never take it: what needs it, such as giving
 //! back another library's memory, goes to one thread ([`service`]).
 
+mod blocks;
 mod buffers;
 mod copies;
 mod dtype;
@@ -19,12 +20,18 @@ mod wait;
 
 use pyo3::prelude::*;
 use transload_tensors::transload::TransferManager;
+use transload_tensors::transload::hal::PerProcess;
 
 /// The manager of the process.
 fn manager(py: Python<'_>) -> PyResult<&'static TransferManager> {
+    static KNOWN: PerProcess<&TransferManager> = PerProcess::new();
+    if let Some(manager) = KNOWN.get() {
+        return Ok(manager);
+    }
     // Another thread may be making it, which reads the saved profile.
     let manager = py.detach(TransferManager::shared);
-    manager.map_err(|error| errors::raise(py, &error))
+    let manager = manager.map_err(|error| errors::raise(py, &error))?;
+    Ok(KNOWN.get_or_init(|| manager))
 }
 
 /// Refuses further interpreters of the process: the threads of the library attach to the first one.
@@ -45,6 +52,8 @@ fn must_be_the_first(_: Python<'_>) -> PyResult<()> {
 mod _transload {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use super::blocks::copy_blocks;
     #[pymodule_export]
     use super::copies::{asarray, copy, copy_async, empty};
     #[pymodule_export]

@@ -11,8 +11,9 @@ use transload_tensors::transload::{self, ByteRate, MemoryId, Place, profile};
 use crate::exchange::{self, Use};
 use crate::{copies, errors, manager, wait};
 
-/// A device of this machine, as `devices` lists them. `str(device)` is its name in places.
-#[pyclass(frozen, get_all, module = "transload")]
+/// A device of this machine, as `devices` lists them. `str(device)` is its name in places. Equal where all of these are.
+#[pyclass(frozen, eq, hash, get_all, module = "transload")]
+#[derive(PartialEq, Eq, Hash)]
 pub(crate) struct Device {
     /// Its name in places.
     id: String,

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use transload_tensors::transload::{DeviceId, Place};
 use transload_tensors::{DType, Loaded, Loader, Loading, Model, Tensor};
 
@@ -54,8 +54,7 @@ impl Wanted {
         let places = match device {
             None => vec![DeviceId::CPU0.into()],
             Some(several)
-                if several.is_instance_of::<PyList>()
-                    || several.is_instance_of::<pyo3::types::PyTuple>() =>
+                if several.is_instance_of::<PyList>() || several.is_instance_of::<PyTuple>() =>
             {
                 let each = several
                     .try_iter()?
@@ -267,6 +266,15 @@ impl Stream {
         Some(running.now.as_ref()?.progress())
     }
 
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_raised))]
+    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, PyTuple>) {
+        self.close(py);
+    }
+
     /// Ends the load, for every thread. Tensors that have arrived stay. Waits up to 0.1 s for a thread that waits for the next one.
     fn close(&self, py: Python<'_>) {
         self.closing.store(true, Ordering::Relaxed);
@@ -465,8 +473,9 @@ pub(crate) fn load<'py>(
     Ok(tensors)
 }
 
-/// Frees the memory of loaded tensors that are gone, which is kept for the next load. Does not wait for loads under way, which
-/// keep theirs.
+/// Gives memory back to the system that is kept for later: that of loaded tensors that are gone, idle staging memory, and freed
+/// blocks of ordinary memory, of which at most 1 GiB and a sixteenth of the process's memory are kept. Does not wait for loads
+/// under way, which keep theirs.
 #[pyfunction]
 pub(crate) fn trim(py: Python<'_>) -> PyResult<()> {
     let loader = loader(py)?;

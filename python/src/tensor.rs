@@ -11,6 +11,7 @@ use transload_tensors::transload::hal::ExternalKind;
 use transload_tensors::transload::{DeviceId, DeviceKind, MemoryId, MemoryKind};
 use transload_tensors::{DType, Tensor, TensorError, transload};
 
+use crate::exchange::{Stream, Use};
 use crate::views::{Held, asked_by_torch, is_host};
 use crate::{copies, dtype, errors, exchange, manager};
 
@@ -165,7 +166,8 @@ impl PyTensor {
                 };
                 let Some(number) = number else {
                     return Err(PyTypeError::new_err(format!(
-                        "key: {key} is no index; pass integers, slices and ..."
+                        "key: {} is no index; pass integers, slices and ...",
+                        errors::shown(key)
                     )));
                 };
                 let size = size as i64;
@@ -173,7 +175,8 @@ impl PyTensor {
                 let at = index.map(|index| if index < 0 { index + size } else { index });
                 let Some(at) = at.filter(|at| (0..size).contains(at)) else {
                     return Err(PyIndexError::new_err(format!(
-                        "key: index {key} is out of a dimension of {size} elements"
+                        "key: index {} is out of a dimension of {size} elements",
+                        errors::shown(key)
                     )));
                 };
                 first += at * stride;
@@ -216,7 +219,10 @@ impl PyTensor {
             _ => shape.extract(),
         };
         let sizes = sizes.map_err(|_| {
-            PyTypeError::new_err(format!("shape: {shape} has other things than sizes"))
+            PyTypeError::new_err(format!(
+                "shape: {} has other things than sizes",
+                errors::shown(shape)
+            ))
         })?;
         let shape = self.inferred(&sizes)?;
         if !self.tensor.is_dense() {
@@ -435,7 +441,10 @@ impl PyTensor {
         let is_cuda = memory.device.kind == DeviceKind::CUDA;
         if let Some(stream) = stream {
             let number: i64 = stream.extract().map_err(|_| {
-                PyTypeError::new_err(format!("stream: {stream} is no number of a stream"))
+                PyTypeError::new_err(format!(
+                    "stream: {} is no number of a stream",
+                    errors::shown(stream)
+                ))
             })?;
             // 0 could be either of CUDA's two default streams; -1 asks for no order.
             if !is_cuda || number == 0 || number < -1 {
@@ -570,16 +579,48 @@ impl PyTensor {
         drop(unsafe { Box::from_raw(held) });
     }
 
-    /// Pickles the tensor through the host.
-    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+    /// Returns the number of a tensor with one element.
+    ///
+    /// Raises
+    /// ------
+    /// ValueError
+    ///     When there are more, or none.
+    fn item<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        PyTensor::numpy(slf)?.call_method0("item")
+    }
+
+    /// Returns the elements as nested lists of Python's numbers. Those of another device are copied to the host first.
+    fn tolist<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        PyTensor::numpy(slf)?.call_method0("tolist")
+    }
+
+    /// Pickles the tensor through the host. From protocol 5 on its bytes are a buffer, which `buffer_callback` takes without a copy.
+    fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: u8) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let own = slf.get();
-        let (manager, region) = (manager(py)?, own.tensor.region());
-        let region = region.map_err(|error| errors::raise(py, &error))?;
-        let bytes = py.detach(|| manager.read_to_vec(region));
-        let bytes = bytes.map_err(|error| errors::raise(py, &error))?;
+        let raised = |error: TensorError| errors::raise(py, &error);
+        let bytes = if protocol < 5 {
+            let (manager, region) = (manager(py)?, own.tensor.region().map_err(raised)?);
+            let bytes = py.detach(|| manager.read_to_vec(region));
+            let bytes = bytes.map_err(|error| errors::raise(py, &error))?;
+            PyBytes::new(py, &bytes).into_any()
+        } else {
+            let host = match is_host(own.memory()) && own.tensor.is_dense() {
+                true => own.tensor.clone(),
+                false => {
+                    let terms = copies::Terms::default();
+                    copies::to_place(py, &own.tensor, DeviceId::CPU0.into(), None, &terms)?
+                }
+            };
+            let (at, len) = (host.offset_bytes(), host.len_bytes());
+            let part = host.buffer().slice(at..at + len);
+            let part = part.map_err(|error| PyValueError::new_err(error.to_string()))?;
+            let tensor = Tensor::new(&part, DType::U8, &[len]).map_err(raised)?;
+            let buffer = py.import("pickle")?.getattr("PickleBuffer")?;
+            buffer.call1((PyTensor { tensor },))?
+        };
         let made = (
-            PyBytes::new(py, &bytes),
+            bytes,
             own.dtype(),
             own.tensor.shape().to_vec(),
             own.memory().to_string(),
@@ -589,24 +630,32 @@ impl PyTensor {
     }
 }
 
-/// Makes a tensor again that was pickled: in its memory, or on the host where that is not here.
+/// Makes a tensor again that was pickled: in its memory, or on the host where that is not here. A buffer that was passed out of band
+/// becomes the tensor's memory.
 #[pyfunction]
 #[pyo3(name = "_restore")]
 pub(crate) fn restore(
     py: Python<'_>,
-    bytes: &[u8],
+    bytes: &Bound<'_, PyAny>,
     dtype: &str,
     shape: Vec<u64>,
     memory: &str,
 ) -> PyResult<PyTensor> {
     let manager = manager(py)?;
+    let of = dtype::named(dtype).ok_or_else(|| PyValueError::new_err(format!("dtype: {dtype}")))?;
+    let taken = exchange::take(manager, bytes, "bytes", Use::Read, Stream::default())?;
+    let given = taken.tensor.buffer();
+    let is_fresh = !bytes.is_instance_of::<PyBytes>() && memory == "cpu:0/pageable";
+    if is_fresh && of.len_bytes(&shape) == Some(given.len()) {
+        let tensor = Tensor::new(given, of, &shape).map_err(|error| errors::raise(py, &error))?;
+        return Ok(PyTensor { tensor });
+    }
     let known = memory.parse().ok().map(|memory: MemoryId| memory.into());
     let known = known.filter(|place| py.detach(|| manager.resolve(*place)).is_ok());
     let place = known.unwrap_or(DeviceId::CPU0.into());
-    let of = dtype::named(dtype).ok_or_else(|| PyValueError::new_err(format!("dtype: {dtype}")))?;
     let tensor = copies::allocate(py, of, &shape, place, "shape")?;
-    let buffer = tensor.buffer();
-    let copied = py.detach(|| manager.copy_from_slice(bytes, buffer));
+    let copied = py.detach(|| manager.copy(given, tensor.buffer()).wait());
+    taken.release(py);
     copied.map_err(|error| errors::raise(py, &error))?;
     Ok(PyTensor { tensor })
 }

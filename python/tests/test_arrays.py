@@ -201,10 +201,16 @@ def test_a_type_of_other_byte_order_is_no_element_type():
         transload.empty(3, np.dtype(">f4"))
 
 
-def test_a_field_of_a_structure_that_is_no_multiple_apart_is_refused():
+def test_a_field_of_a_structure_that_is_no_multiple_apart_is_copied_and_no_tensor():
     src = np.zeros(4, [("a", "f4"), ("b", "i1")])["a"]
-    with pytest.raises(ValueError, match="src: elements of 4 bytes lie 5 bytes apart"):
-        transload.copy(src, "cpu:0")
+    src[:] = [1, -2, 3, 4]
+    np.testing.assert_array_equal(transload.copy(src, "cpu:0").numpy(), src)
+    dst = np.zeros(4, "f4")
+    np.testing.assert_array_equal(transload.copy(src, dst), src)
+    transload.copy(dst * 2, src)
+    np.testing.assert_array_equal(src, dst * 2)
+    with pytest.raises(ValueError, match="array: elements of 4 bytes lie 5 bytes apart"):
+        transload.asarray(src)
 
 
 @pytest.mark.parametrize(
@@ -343,11 +349,22 @@ def test_types_have_many_names(spelled):
     assert transload.empty(2, spelled).dtype == "float32"
 
 
-@pytest.mark.parametrize("code", ["f4", "i8", "u8", "f8", "<f4", "bf16", "float", "complex128", ""])
-def test_codes_that_numpy_and_model_files_read_differently_are_refused(code):
-    """`f4` is NumPy's float32, and was once the 4-bit F4 of model files."""
+NUMPY_SPELLS = ["f4", "<f4", "=f4", "i8", "u8", "f8", "half", "float", "single", "double", "?", "e", "b", "int", "uint", float, int, bool, np.half]
+
+
+@pytest.mark.parametrize("code", NUMPY_SPELLS, ids=str)
+def test_types_are_spelled_as_in_numpy(code):
+    """`f4` is NumPy's float32, and `F4` the 4-bit type of model files."""
+    made = transload.empty((3,), code)
+    assert np.asarray(made).dtype == np.dtype(code)
+    assert transload.empty((4,), "F4").dtype == "float4_e2m1fn"
+    assert transload.empty((4,), "bf16").dtype == transload.empty((4,), "BF16").dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("code", [">f4", "complex256", "", "f3", "V3", "M8[s]", "f4,i4", "O", np.dtype(">i8"), str, object, "no such"], ids=str)
+def test_types_that_no_tensor_has_are_refused(code):
     with pytest.raises(ValueError, match="^dtype: "):
-        transload.empty(2, code)
+        transload.empty((3,), code)
 
 
 def test_empty_takes_any_shape():
@@ -386,3 +403,30 @@ def test_a_tensor_of_another_device_becomes_an_array_only_on_request(gpu):
     assert not hasattr(tensor, "__cuda_array_interface__")
     assert tensor.numpy().tolist() == [0, 1, 2]
     assert transload.copy(tensor, "cpu:0").numpy().tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["c16", ">f4", ">i8", "V5", "S7", "i4,f8"])
+def test_elements_that_no_tensor_has_are_copied_as_they_are_between_equal_types(dtype):
+    src = np.frombuffer(np.random.default_rng(3).bytes(np.dtype(dtype).itemsize * 24), dtype).reshape(2, 3, 4)
+    for of in (src, src[:, ::-1, ::2], src.T):
+        dst = np.zeros(of.shape, dtype)
+        assert transload.copy(of, dst) is dst
+        assert dst.tobytes() == of.tobytes()
+    with pytest.raises(ValueError, match="src: "):
+        transload.copy(src, "cpu:0")
+    with pytest.raises(ValueError):
+        transload.copy(src, np.zeros(src.shape, "f4"))
+
+
+def test_references_to_objects_are_not_copied():
+    src = np.array(["a", None, 3], object)
+    with pytest.raises((ValueError, TypeError)):
+        transload.copy(src, np.empty(3, object))
+
+
+def test_numbers_come_out_as_pythons():
+    tensor = transload.copy(np.arange(6, dtype="i2").reshape(2, 3), "cpu:0/shared")
+    assert tensor.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert tensor[1, 2].item() == 5 and type(tensor[1, 2].item()) is int
+    with pytest.raises(ValueError):
+        tensor.item()

@@ -42,7 +42,7 @@ def test_docstrings_are_there_and_their_examples_run(name, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    "name", ["copy", "copy_async", "empty", "load", "stream", "save", "inspect", "explain", "probe", "devices", "trim"]
+    "name", ["copy", "copy_async", "copy_blocks", "empty", "load", "stream", "save", "inspect", "explain", "probe", "devices", "trim"]
 )
 def test_functions_say_what_they_take_return_and_raise(name):
     function = getattr(transload, name)

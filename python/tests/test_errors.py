@@ -1,5 +1,6 @@
 """Exceptions: their classes, kinds, categories and fields, and that each names its argument."""
 
+import errno
 from types import MappingProxyType
 
 import numpy as np
@@ -42,7 +43,7 @@ CASES = {
 def test_errors_have_a_class_a_kind_a_category_and_the_argument(name):
     call, kind_of, kind, category, text = CASES[name]
     error = failed(call)
-    assert type(error) is kind_of
+    assert (type(error).__name__, isinstance(error, kind_of)) == (kind_of.__name__, True)
     assert isinstance(error, transload.Error)
     assert kind is None or error.kind == kind
     assert category is None or error.category == category
@@ -168,3 +169,45 @@ def test_what_is_no_mapping_is_named(tmp_path):
             refused()
     transload.save(MappingProxyType({"a": array}), path, metadata=MappingProxyType({"k": "v"}))
     assert transload.inspect(path)["metadata"] == {"k": "v"}
+
+
+def test_what_the_system_refused_is_pythons_own_exception_too(tmp_path):
+    missing = tmp_path / "none.safetensors"
+    for call, kind in [
+        (lambda: transload.load(missing), transload.errors.ModelError),
+        (lambda: transload.inspect(str(missing)), transload.errors.ModelError),
+        (lambda: transload.save({"a": ARRAY}, tmp_path / "no" / "folder.safetensors"), transload.errors.SaveError),
+    ]:
+        with pytest.raises(FileNotFoundError) as raised:
+            call()
+        assert isinstance(raised.value, kind) and raised.value.errno == errno.ENOENT
+        assert isinstance(raised.value.path, str) and str(raised.value).count(raised.value.path) == 1
+    with pytest.raises(OSError) as raised:
+        transload.inspect(tmp_path / ("x" * 300))
+    assert raised.value.errno == errno.ENAMETOOLONG
+
+
+@pytest.mark.parametrize("ending", ["npz", "pt", "PTH", "gguf", "npy"])
+def test_endings_of_other_formats_are_refused(tmp_path, ending):
+    with pytest.raises(ValueError, match=f"^path: .{ending} is the ending of another format"):
+        transload.save({"a": ARRAY}, tmp_path / f"x.{ending}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_texts_do_not_repeat_what_was_passed():
+    large = "x" * 10_000_000
+    for call in [
+        lambda: transload.empty((2,), large),
+        lambda: transload.empty(large),
+        lambda: transload.copy(ARRAY, "cpu:0", progress=large),
+        lambda: transload.copy(ARRAY, "cpu:0", stream=large),
+        lambda: transload.copy(ARRAY, "cpu:0")[large],
+        lambda: transload.copy(ARRAY, "cpu:0").reshape(large),
+        lambda: transload.copy(ARRAY, large),
+        lambda: transload.copy(large, "cpu:0"),
+        lambda: transload.save({large: ARRAY}, "x.npz"),
+        lambda: transload.copy_blocks(ARRAY, ARRAY, large, [0]),
+    ]:
+        with pytest.raises((ValueError, TypeError)) as raised:
+            call()
+        assert len(str(raised.value)) < 1000

@@ -29,6 +29,29 @@ def test_a_copy_gives_its_source_and_destination_back_before_it_returns():
     assert sys.getrefcount(src) == counts[0]
 
 
+class Lent:
+    """Gives its memory by DLPack alone."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_a_copy_gives_memory_that_was_lent_by_dlpack_back_before_it_returns():
+    src, dst = owned(), owned()
+    counts = sys.getrefcount(src), sys.getrefcount(dst)
+    transload.copy(Lent(src), Lent(dst))
+    assert (sys.getrefcount(src), sys.getrefcount(dst)) == counts
+    with pytest.raises(ValueError):
+        transload.copy(Lent(src), Lent(owned(5)))
+    assert sys.getrefcount(src) == counts[0]
+
+
 def test_a_refused_copy_gives_both_back():
     src, dst = owned(), owned(5)
     counts = sys.getrefcount(src), sys.getrefcount(dst)

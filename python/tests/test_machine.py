@@ -75,3 +75,9 @@ def test_a_probe_is_saved_as_the_profile(tmp_path, python):
 def test_seconds_that_are_none_are_refused(seconds):
     with pytest.raises(ValueError, match="^seconds: "):
         transload.probe(seconds)
+
+
+def test_devices_are_equal_where_they_are_the_same():
+    first, again = transload.devices(), transload.devices()
+    assert first == again and len({*first, *again}) == len(first)
+    assert first[0] != "cpu:0" and all(one != first[0] for one in first[1:])

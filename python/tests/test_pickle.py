@@ -46,7 +46,7 @@ def test_devices_are_reached_through_the_host(gpu):
 
 def test_a_tensor_of_a_device_that_is_not_here_comes_back_on_the_host():
     tensor = transload.copy(np.arange(4.0), "cpu:0")
-    made, (data, dtype, shape, memory) = tensor.__reduce__()
+    made, (data, dtype, shape, memory) = tensor.__reduce_ex__(2)
     assert memory == "cpu:0/pageable"
     for other in ("cuda:99/device", "npu:0/device", "nonsense"):
         back = made(data, dtype, shape, other)
@@ -55,7 +55,7 @@ def test_a_tensor_of_a_device_that_is_not_here_comes_back_on_the_host():
 
 @pytest.mark.parametrize("change", [{"data": b"123"}, {"dtype": "nope"}, {"shape": [5]}, {"shape": [2**62]}])
 def test_a_damaged_pickle_is_an_error(change):
-    made, (data, dtype, shape, memory) = transload.copy(np.arange(4.0), "cpu:0").__reduce__()
+    made, (data, dtype, shape, memory) = transload.copy(np.arange(4.0), "cpu:0").__reduce_ex__(2)
     good = {"data": data, "dtype": dtype, "shape": shape}
     with pytest.raises((ValueError, transload.Error)):
         made(*{**good, **change}.values(), memory)
@@ -87,3 +87,33 @@ def test_tensors_go_to_spawned_processes_and_back():
         tensor = transload.copy(np.arange(5.0), "cpu:0")
         assert pool.apply(double, (tensor,)).numpy().tolist() == [0, 2, 4, 6, 8]
         assert tensor.numpy().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_bytes_go_out_of_band_without_a_copy():
+    tensor = transload.copy(np.arange(1 << 18, dtype="f4").reshape(512, 512), "cpu:0")
+    buffers = []
+    small = pickle.dumps({"weights": tensor, "row": tensor[3]}, protocol=5, buffer_callback=buffers.append)
+    assert len(small) < 1000 and sum(len(memoryview(of)) for of in buffers) == tensor.nbytes + 2048
+    again = pickle.loads(small, buffers=buffers)
+    assert again["weights"].numpy().ctypes.data == tensor.numpy().ctypes.data
+    tensor.numpy()[3, 5] = -1
+    assert again["weights"].numpy()[3, 5] == again["row"].numpy()[5] == -1
+
+
+def test_read_only_buffers_give_read_only_tensors():
+    tensor = transload.copy(np.arange(12.0), "cpu:0")
+    buffers = []
+    small = pickle.dumps(tensor, protocol=5, buffer_callback=buffers.append)
+    again = pickle.loads(small, buffers=[bytes(of) for of in buffers])
+    assert again.numpy().tolist() == tensor.tolist()
+    kept = memoryview(bytes(buffers[0]))
+    again = pickle.loads(small, buffers=[kept])
+    assert again.readonly and again.tolist() == tensor.tolist()
+
+
+def test_exceptions_of_the_system_come_back():
+    with pytest.raises(FileNotFoundError) as raised:
+        transload.load("/no/such/model.safetensors")
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert type(again) is type(raised.value)
+    assert (str(again), again.errno, again.path) == (str(raised.value), raised.value.errno, "/no/such/model.safetensors")

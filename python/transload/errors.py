@@ -2,9 +2,12 @@
 
 Each has ``kind``, the name of what happened; ``category``, which says whether to retry: ``"caller"`` (the same call can
 never work), ``"unsupported"`` (this machine lacks something), ``"exhausted"`` (may work later), ``"lost"`` (the device is
-gone) or ``"failed"``; and fields such as ``memory``, ``nbytes``, ``path`` and ``tensors`` where they apply.
+gone) or ``"failed"``; and fields such as ``memory``, ``nbytes``, ``path`` and ``tensors`` where they apply. Where the system refused
+something, the exception is also Python's own for that, such as ``FileNotFoundError`` or ``PermissionError``, with ``errno``.
 """
 
+import functools
+import os
 from typing import Any
 
 
@@ -22,6 +25,10 @@ class Error(Exception):
     tensor: str
     tensors: list[str]
     path: str
+    errno: int | None
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
 
 
 class ParseError(Error, ValueError):
@@ -86,6 +93,23 @@ class SaveError(Error):
 
 def make(name: str, text: str, fields: dict[str, Any]) -> Error:
     """Makes the exception of an error of the library's."""
-    exception: Error = globals().get(name, Error)(text)
-    vars(exception).update(fields)
+    kind = globals().get(name, Error)
+    if "path" in fields:
+        fields["path"] = os.fspath(fields["path"])
+    if fields.get("errno"):
+        kind = _of_system(kind, type(OSError(fields["errno"], "")))
+    exception: Error = kind(text)
+    for field, value in fields.items():
+        setattr(exception, field, value)
     return exception
+
+
+@functools.cache
+def _of_system(kind: type[Error], system: type[OSError]) -> type[Error]:
+    """Returns the class that is both, under the name of the first."""
+
+    def reduce(self: Error) -> tuple[Any, ...]:
+        return make, (kind.__name__, str(self), {**vars(self), "errno": self.errno})
+
+    both = (kind,) if issubclass(kind, system) else (kind, system)
+    return type(kind.__name__, both, {"__doc__": kind.__doc__, "__module__": kind.__module__, "__reduce__": reduce})
