@@ -100,7 +100,9 @@ pub fn folders(root: &Path) -> Vec<PathBuf> {
 
 /// The most memory that a group may use, if it has a limit.
 pub fn limit(group: &Path) -> Option<u64> {
-    first(group, ["memory.max", "memory.limit_in_bytes"])
+    // The older version says "none" by the largest number of whole pages.
+    const NONE: u64 = i64::MAX as u64 - (1 << 20);
+    first(group, ["memory.max", "memory.limit_in_bytes"]).filter(|limit| *limit < NONE)
 }
 
 /// The number in a file of the newer version of cgroups, or in that of the older one.
@@ -130,6 +132,9 @@ mod tests {
             "memory.stat",
             "anon 2900\nactive_file 500\ninactive_file 1500\nshmem 9\n",
         );
+        assert_eq!(Memory::of(folder.path()), None);
+        // What the older version says where there is none.
+        write("memory.max", "9223372036854771712\n");
         assert_eq!(Memory::of(folder.path()), None);
         write("memory.max", "8000\n");
         let found = Memory::of(folder.path()).unwrap();

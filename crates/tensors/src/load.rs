@@ -122,12 +122,15 @@ impl Loader {
 
     /// Returns how many bytes there is room for in a memory, with what earlier loads have left.
     fn room(&self, memory: MemoryId) -> Option<u64> {
-        let arenas = self.arenas();
-        let idle = arenas
-            .iter()
-            .filter(|arena| arena.memory() == memory && arena.is_unique());
-        let idle = idle.map(Buffer::len).sum();
+        let idle = self.idle(memory);
         Some(self.manager.available_bytes(memory)?.saturating_add(idle))
+    }
+
+    /// Returns how many bytes earlier loads have left in a memory.
+    fn idle(&self, memory: MemoryId) -> u64 {
+        let arenas = self.arenas();
+        let idle = { arenas.iter() }.filter(|of| of.memory() == memory && of.is_unique());
+        idle.map(Buffer::len).sum()
     }
 
     /// Returns memory for so many bytes: some that an earlier load has left, or new memory.

@@ -237,6 +237,10 @@ impl<'a> LoadPlan<'a> {
         }
         let opened = self.load.loader.manager.opened();
         for (memory, needs) in self.memories() {
+            // Asking the system takes longer than a small load.
+            if needs <= self.load.loader.idle(memory) {
+                continue;
+            }
             let free = self.load.loader.room(memory);
             match free.or_else(|| opened.memory(memory)?.total_bytes) {
                 Some(has) if needs > has => return Err(LoadError::NoRoom { memory, needs, has }),
