@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMapping};
 use transload_tensors::{DType, Model, Save, Saving, Value};
@@ -66,9 +66,9 @@ pub(crate) fn mapping<'py>(
 /// Raises
 /// ------
 /// TypeError, ValueError
-///     When a name is no string, a tensor is not taken, or the path has the ending of another format; the text names it.
+///     When a name is no string, or a tensor is not taken; the text names it.
 /// SaveError
-///     When a type or a name is none of safetensors, a file is not written, or bytes did not arrive.
+///     When a type or a name is none of safetensors, the path has the ending of another format, a file is not written, or bytes did not arrive.
 /// KeyboardInterrupt
 ///     On Ctrl-C, and what else signal handlers raise: the save is cancelled, unless it has ended meanwhile.
 #[pyfunction]
@@ -80,15 +80,6 @@ pub(crate) fn save(
     metadata: Option<&Bound<'_, PyAny>>,
     max_shard_bytes: Option<u64>,
 ) -> PyResult<Vec<PathBuf>> {
-    const OTHERS: [&str; 9] = [
-        "npz", "npy", "pt", "pth", "pkl", "h5", "hdf5", "gguf", "onnx",
-    ];
-    let ending = path.0.extension().and_then(|ending| ending.to_str());
-    if let Some(ending) = ending.filter(|ending| OTHERS.contains(&&*ending.to_lowercase())) {
-        return Err(PyValueError::new_err(format!(
-            "path: .{ending} is the ending of another format; Transload writes .safetensors"
-        )));
-    }
     let manager = manager(py)?;
     let mut save = Save::new(manager);
     let tensors = mapping(tensors, "tensors", "names to arrays")?;

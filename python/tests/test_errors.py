@@ -189,9 +189,9 @@ def test_what_the_system_refused_is_pythons_own_exception_too(tmp_path):
 
 @pytest.mark.parametrize("ending", ["npz", "pt", "PTH", "gguf", "npy"])
 def test_endings_of_other_formats_are_refused(tmp_path, ending):
-    with pytest.raises(ValueError, match=f"^path: .{ending} is the ending of another format"):
+    with pytest.raises(errors.SaveError, match="another format") as raised:
         transload.save({"a": ARRAY}, tmp_path / f"x.{ending}")
-    assert list(tmp_path.iterdir()) == []
+    assert raised.value.kind == "Ending" and list(tmp_path.iterdir()) == []
 
 
 def test_texts_do_not_repeat_what_was_passed():
@@ -205,7 +205,7 @@ def test_texts_do_not_repeat_what_was_passed():
         lambda: transload.copy(ARRAY, "cpu:0").reshape(large),
         lambda: transload.copy(ARRAY, large),
         lambda: transload.copy(large, "cpu:0"),
-        lambda: transload.save({large: ARRAY}, "x.npz"),
+        lambda: transload.save({3: large}, "x.npz"),
         lambda: transload.copy_blocks(ARRAY, ARRAY, large, [0]),
     ]:
         with pytest.raises((ValueError, TypeError)) as raised:

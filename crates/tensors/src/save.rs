@@ -28,6 +28,11 @@ pub struct Save {
     most_shard_bytes: u64,
 }
 
+/// Endings of files that are none of safetensors, whose readers would not find out why they fail.
+const OTHER_FORMATS: [&str; 11] = [
+    "gguf", "h5", "hdf5", "json", "npy", "npz", "onnx", "pickle", "pkl", "pt", "pth",
+];
+
 /// A tensor to save.
 #[derive(Clone, Debug)]
 struct Item {
@@ -86,12 +91,15 @@ impl Save {
     /// places. An older model of the name is replaced then: the file, or the list and the files that it names.
     ///
     /// # Errors
-    /// When the path ends in `.gguf` or `.json`, two tensors have one name, a tensor has no [region](Tensor::region),
+    /// When the path has the ending of another format, such as `.gguf`, `.json`, `.npz` or `.pt`, two tensors have one name, a tensor has no [region](Tensor::region),
     /// safetensors has no such type, a file cannot be created, a file that is there would be opened in place of the save
     /// and is not replaced by it, or the library refuses a copy.
     pub fn start(self, path: impl AsRef<Path>) -> Result<Saving, SaveError> {
         let path = path.as_ref();
-        let is_other = |ending: &OsStr| ending == "gguf" || ending == "json";
+        let is_other = |ending: &OsStr| {
+            let ending = ending.to_str().map(str::to_ascii_lowercase);
+            ending.is_some_and(|ending| OTHER_FORMATS.contains(&&*ending))
+        };
         if path.extension().is_some_and(is_other) {
             let path = path.to_owned();
             return Err(SaveError::Ending { path });

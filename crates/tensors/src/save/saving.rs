@@ -9,12 +9,15 @@ use serde::Serialize;
 use transload::host::HostFile;
 use transload::host::partial::steps::{self, Step, StepError};
 use transload::host::partial::{Partial, folder};
-use transload::{Canceller, OnFailure, OpenError, Request, Transfer, TransferManager};
+use transload::{
+    AllocSpec, Buffer, Canceller, DeviceId, MemoryKind, OnFailure, OpenError, Request, Transfer,
+    TransferManager,
+};
 
 use super::layout::Content;
 use super::older::{Older, Seen, listed, others, remove_left};
 use super::placing::Placing;
-use super::{Left, SaveError};
+use super::{Item, Left, SaveError};
 use crate::mark::Mark;
 use crate::model::part_of;
 
@@ -23,8 +26,8 @@ use crate::model::part_of;
 #[must_use = "dropped, the save is cancelled"]
 pub struct Saving {
     files: Vec<Shard>,
-    /// The copies into all files, in their order.
-    copies: Vec<(PathBuf, String, Transfer)>,
+    /// The copies into all files, in their order, and those on the way to one.
+    copies: Vec<Copied>,
     /// Where there are several files, what they are called.
     sharded: Option<Names>,
     /// The file that the user named: the only one, or the one that a list replaces.
@@ -32,6 +35,16 @@ pub struct Saving {
     older: Older,
     canceller: Canceller,
     all_bytes: u64,
+}
+
+/// A copy of a tensor, or of several that lie side by side, of which it names the first.
+#[derive(Debug)]
+struct Copied {
+    path: PathBuf,
+    tensor: String,
+    transfer: Transfer,
+    /// Whether it ends in the file.
+    is_written: bool,
 }
 
 #[derive(Debug)]
@@ -65,6 +78,7 @@ impl Saving {
         });
         let mut sources = sources.collect::<Result<Vec<_>, _>>()?.into_iter();
         let (mut files, mut requests, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+        let mut packs = Packs::new(manager);
         // The new files are for the users that the older ones were for.
         let like = [path]
             .into_iter()
@@ -91,14 +105,28 @@ impl Saving {
             let file = file.map_err(library)?;
             let mut at = content.header.len() as u64;
             let mut tensors = Vec::new();
-            for (item, source) in content.tensors.into_iter().zip(&mut sources) {
-                let end = at + item.tensor.len_bytes();
-                let target = file.slice(at..end).map_err(transload::Error::from)?;
-                requests.push(Request::new(source, &target).cancel_on_drop());
-                if sharded.is_some() {
-                    tensors.push(item.name.clone());
+            for together in together(content.tensors) {
+                let first = together[0].name.clone();
+                let pack = { together.len() > 1 }.then(|| packs.next()).flatten();
+                let (into, begin) = pack.as_ref().map_or((&file, 0), |pack| (pack, at));
+                let mut end = at;
+                for (item, source) in together.into_iter().zip(&mut sources) {
+                    let start = end - begin;
+                    end += item.tensor.len_bytes();
+                    let target = into.slice(start..end - begin);
+                    let target = target.map_err(transload::Error::from)?;
+                    requests.push(Request::new(source, &target).cancel_on_drop());
+                    if sharded.is_some() {
+                        tensors.push(item.name.clone());
+                    }
+                    copies.push((path.clone(), item.name, pack.is_none()));
                 }
-                copies.push((path.clone(), item.name));
+                if let Some(pack) = pack {
+                    let filled = pack.slice(..end - at).map_err(transload::Error::from)?;
+                    let target = file.slice(at..end).map_err(transload::Error::from)?;
+                    requests.push(Request::new(&filled, &target).cancel_on_drop());
+                    copies.push((path.clone(), first, true));
+                }
                 at = end;
             }
             files.push(Shard {
@@ -107,20 +135,24 @@ impl Saving {
                 tensors,
             });
         }
+        let lens = requests.iter().zip(&copies);
+        let lens = lens.filter(|(_, (.., is_written))| *is_written);
+        let all_bytes = { lens.map(|(request, _)| request.src().shape().payload_bytes()) }.sum();
         // One batch, so that no other transfer writes a tensor between the copies of two files.
         let batch = manager.copy_batch(&requests, OnFailure::Stop);
         let batch = batch.map_err(transload::Error::from)?;
         let canceller = batch.canceller();
         let copies = copies.into_iter().zip(batch.into_transfers());
+        let copies = copies.map(|((path, tensor, is_written), transfer)| Copied {
+            path,
+            tensor,
+            transfer,
+            is_written,
+        });
         Ok(Saving {
-            all_bytes: requests
-                .iter()
-                .map(|request| request.src().shape().payload_bytes())
-                .sum(),
+            all_bytes,
             files,
-            copies: copies
-                .map(|((path, tensor), transfer)| (path, tensor, transfer))
-                .collect(),
+            copies: copies.collect(),
             sharded,
             single: path.to_owned(),
             older,
@@ -130,10 +162,8 @@ impl Saving {
 
     /// Returns how many bytes of tensors are in the files, and how many there are. Does not block.
     pub fn progress(&self) -> (u64, u64) {
-        let arrived = self
-            .copies
-            .iter()
-            .filter_map(|(_, _, copy)| Some(copy.progress()?.0));
+        let written = self.copies.iter().filter(|copy| copy.is_written);
+        let arrived = written.filter_map(|copy| Some(copy.transfer.progress()?.0));
         (arrived.sum(), self.all_bytes)
     }
 
@@ -164,8 +194,11 @@ impl Saving {
     /// When a copy or the system fails.
     pub fn written(&mut self) -> Result<(), SaveError> {
         let mut failed: Option<SaveError> = None;
-        for (path, tensor, copy) in std::mem::take(&mut self.copies) {
-            let Err(source) = copy.wait() else { continue };
+        for copy in std::mem::take(&mut self.copies) {
+            let Copied { path, tensor, .. } = copy;
+            let Err(source) = copy.transfer.wait() else {
+                continue;
+            };
             if failed.is_none() {
                 self.canceller.cancel();
             }
@@ -197,7 +230,7 @@ impl Saving {
     /// When the system fails, and when [`Saving::written`] did not return before. The older model is there as before then,
     /// and nothing of the new one, unless [`SaveError::Step`] says otherwise.
     pub fn place(mut self) -> Result<Vec<PathBuf>, SaveError> {
-        if let Some((path, ..)) = std::mem::take(&mut self.copies).into_iter().next() {
+        if let Some(Copied { path, .. }) = std::mem::take(&mut self.copies).into_iter().next() {
             let source = io::Error::new(ErrorKind::InvalidInput, "its bytes have not arrived");
             return Err(SaveError::File { path, source });
         }
@@ -290,6 +323,66 @@ impl Saving {
         paths.push(names.list.clone());
         Ok(paths)
     }
+}
+
+/// Tensors of at most this length go to their file by way of memory, where others do beside them: a call of the system and a
+/// thread that makes it take longer than the copy.
+const SMALL_BYTES: u64 = 256 << 10;
+
+/// As much is written with one call.
+const PACK_BYTES: u64 = 4 << 20;
+
+/// A pack is filled while others are written.
+const MOST_PACKS: usize = 4;
+
+/// Memory in which small tensors come together, taken in turn: the order of transfers keeps a pack until it is written.
+struct Packs<'a> {
+    manager: &'a TransferManager,
+    made: Vec<Buffer>,
+    next: usize,
+}
+
+impl<'a> Packs<'a> {
+    fn new(manager: &'a TransferManager) -> Packs<'a> {
+        Packs {
+            manager,
+            made: Vec::new(),
+            next: 0,
+        }
+    }
+
+    /// `None` where there is no memory.
+    fn next(&mut self) -> Option<Buffer> {
+        if self.made.len() < MOST_PACKS {
+            let heap = DeviceId::CPU0.memory(MemoryKind::Pageable).into();
+            let made = self.manager.allocate(heap, AllocSpec::bytes(PACK_BYTES));
+            self.made.extend(made);
+        }
+        let at = self.next.checked_rem(self.made.len())?;
+        self.next += 1;
+        Some(self.made[at].clone())
+    }
+}
+
+/// Returns the tensors in their order: small ones that are next to each other together, others alone.
+fn together(tensors: Vec<Item>) -> Vec<Vec<Item>> {
+    let mut groups: Vec<Vec<Item>> = Vec::new();
+    let mut filled = PACK_BYTES;
+    for item in tensors {
+        let len = item.tensor.len_bytes();
+        let is_small = len <= SMALL_BYTES;
+        match groups.last_mut() {
+            Some(group) if is_small && filled + len <= PACK_BYTES => {
+                group.push(item);
+                filled += len;
+            }
+            _ => {
+                groups.push(vec![item]);
+                filled = if is_small { len } else { PACK_BYTES };
+            }
+        }
+    }
+    groups
 }
 
 /// Returns what the save replaces.

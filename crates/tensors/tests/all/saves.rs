@@ -85,6 +85,50 @@ fn what_is_saved_is_what_the_crate_reads_and_what_is_loaded() {
     assert_eq!(fs::read_dir(folder.path("")).unwrap().count(), 1);
 }
 
+/// Small tensors come together in memory on their way: more than all packs hold, beside large ones and empty ones.
+#[test]
+fn many_small_tensors_arrive_each_in_its_place() {
+    let manager = manager();
+    let folder = Folder::of(&[]);
+    let path = folder.path("model.safetensors");
+    let mut save = Save::new(&manager);
+    let mut expected = BTreeMap::new();
+    for number in 0..700usize {
+        let len = match number % 50 {
+            0 => (256 << 10) + 1,
+            1 => 256 << 10,
+            2 => 0,
+            other => other * 2311 % 60_000,
+        };
+        let bytes = bytes(len, number);
+        let tensor = tensor(&manager, DType::U8, &[len as u64], &bytes);
+        save = save.tensor(format!("tensor {number}"), &tensor);
+        expected.insert(format!("tensor {number}"), bytes);
+    }
+    // Elements that lie apart, and more files than one.
+    let spread = buffer(&manager, &bytes(4000, 9));
+    let view = Tensor::strided(&spread, 0, DType::U8, &[40, 3], &[100, 7]).unwrap();
+    save = save.tensor("view", &view);
+    let all = spread.read().unwrap().to_vec();
+    let picked = (0..120).map(|at| all[at / 3 * 100 + at % 3 * 7]);
+    expected.insert("view".into(), picked.collect());
+    let saving = save.most_shard_bytes(17 << 20).start(&path).unwrap();
+    let total: u64 = expected.values().map(|bytes| bytes.len() as u64).sum();
+    assert_eq!(saving.progress().1, total);
+    let paths = saving.wait().unwrap();
+    let mut found = BTreeMap::new();
+    for path in paths
+        .iter()
+        .filter(|path| path.extension().unwrap() == "safetensors")
+    {
+        let file = fs::read(path).unwrap();
+        for (name, view) in SafeTensors::deserialize(&file).unwrap().tensors() {
+            found.insert(name, view.data().to_vec());
+        }
+    }
+    assert!(found == expected);
+}
+
 #[test]
 fn shards_and_their_list_are_one_model_and_replace_an_older_one() {
     let manager = manager();
