@@ -52,8 +52,10 @@ async def main() -> None:
     await transload.copy_async(array, "cpu:0", dtype="float32")
 
 
-with transload.stream("x") as wrong:  # type: ignore[attr-defined]
-    pass
+with transload.stream("x") as running:
+    assert_type(running, transload.Stream)
+transload.copy_blocks(array, tensor, [0, 1], np.array([1, 2])).item()
+assert_type(transload.devices()[0] == transload.devices()[0], bool)
 transload.copy(3, "cpu:0")  # type: ignore[call-overload]
 transload.empty("ab")  # type: ignore[arg-type]
 """

@@ -14,6 +14,7 @@ __all__ = [
     "asarray",
     "copy",
     "copy_async",
+    "copy_blocks",
     "empty",
     "Device",
     "Explanation",

@@ -6,7 +6,6 @@ gone) or ``"failed"``; and fields such as ``memory``, ``nbytes``, ``path`` and `
 something, the exception is also Python's own for that, such as ``FileNotFoundError`` or ``PermissionError``, with ``errno``.
 """
 
-import functools
 import os
 from typing import Any
 
@@ -104,12 +103,19 @@ def make(name: str, text: str, fields: dict[str, Any]) -> Error:
     return exception
 
 
-@functools.cache
+_BOTH: dict[tuple[str, str], type[Error]] = {}
+
+
 def _of_system(kind: type[Error], system: type[OSError]) -> type[Error]:
     """Returns the class that is both, under the name of the first."""
+    names = kind.__name__, system.__name__
+    if names in _BOTH:
+        return _BOTH[names]
 
     def reduce(self: Error) -> tuple[Any, ...]:
         return make, (kind.__name__, str(self), {**vars(self), "errno": self.errno})
 
     both = (kind,) if issubclass(kind, system) else (kind, system)
-    return type(kind.__name__, both, {"__doc__": kind.__doc__, "__module__": kind.__module__, "__reduce__": reduce})
+    made = type(kind.__name__, both, {"__doc__": kind.__doc__, "__module__": kind.__module__, "__reduce__": reduce})
+    # Of two threads, the first one's stays.
+    return _BOTH.setdefault(names, made)
