@@ -2,6 +2,7 @@
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyBool;
 use transload_tensors::Tensor;
 use transload_tensors::transload::{Region, Request};
 
@@ -134,11 +135,11 @@ fn region(of: &Tensor, numbers: &[u32], argument: &str) -> PyResult<Region> {
         }
         dense *= *size as i64;
     }
-    let step = match of.dtype().block() {
-        (1, bytes) => strides[0] * bytes as i64,
-        // Elements of fewer bits lie densely.
-        _ => block as i64,
-    };
+    let (elements, bytes) = of.dtype().block();
+    if strides[0] % elements as i64 != 0 {
+        return Err(refused("its blocks are no whole bytes apart"));
+    }
+    let step = strides[0] / elements as i64 * bytes as i64;
     let made = match u64::try_from(step) {
         Ok(step) if step == block || shape[0] == 1 => {
             let end = of.offset_bytes() + shape[0] * block;
@@ -176,9 +177,19 @@ fn numbers(argument: &Bound<'_, PyAny>, name: &str, count: u64) -> PyResult<Vec<
     if let Some(numbers) = buffers::integers(argument) {
         return numbers.into_iter().enumerate().map(number).collect();
     }
-    // As torch and JAX have them.
+    // As torch and JAX have them. A mask is no list of numbers.
     let listed = argument.call_method0("tolist");
-    let numbers = listed.as_ref().unwrap_or(argument).extract::<Vec<i128>>();
+    let listed = listed
+        .as_ref()
+        .unwrap_or(argument)
+        .extract::<Vec<Bound<'_, PyAny>>>();
+    let number_of = |of: &Bound<'_, PyAny>| match of.is_instance_of::<PyBool>() {
+        true => Err(PyTypeError::new_err(
+            "a truth value is no number of a block",
+        )),
+        false => of.extract::<i128>(),
+    };
+    let numbers = listed.and_then(|all| all.iter().map(number_of).collect::<PyResult<Vec<_>>>());
     let numbers = numbers.map_err(|error| {
         let kind = argument.get_type();
         let refused = PyTypeError::new_err(format!(

@@ -9,7 +9,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use transload_tensors::transload::hal::{External, HostSpan};
 use transload_tensors::transload::{
-    AllocSpec, Axis, Conversion, DeviceId, HostEnd, MemoryKind, Strided, TransferManager,
+    AllocSpec, Axis, Conversion, DeviceId, HostEnd, MemoryKind, Strided, TransferError,
+    TransferManager,
 };
 use transload_tensors::{DType, Tensor};
 
@@ -123,10 +124,22 @@ pub(crate) fn copy(
         }
         _ => return Ok(None),
     };
-    let is_empty = from.shape().any(|size| size == 0);
-    let is_like = from.shape().eq(to.shape()) && (wanted.is_none() || wanted == to.dtype);
+    let is_shaped = from.shape().eq(to.shape());
+    let is_known = from.dtype.is_some();
+    if !is_shaped && !is_known {
+        let [from, to] = [from, to].map(|of| of.shape().collect::<Vec<u64>>());
+        return Err(PyValueError::new_err(format!(
+            "dst: its shape is {to:?}, and the shape of src {from:?}"
+        )));
+    }
+    if is_shaped && !is_known && from.shape().any(|size| size == 0) {
+        return Ok(Some(None));
+    }
+    let is_like = is_shaped && (wanted.is_none() || wanted == to.dtype);
     let lens = from.len_bytes().max(to.len_bytes());
-    if is_empty || !is_like || lens > MOST_AT_ONCE {
+    let is_empty = from.shape().any(|size| size == 0);
+    // Elements that no tensor has go no other way.
+    if is_empty || !is_like || is_known && lens > MOST_AT_ONCE {
         return Ok(None);
     }
     let (Some(src), Some(dst)) = (from.end(), to.end()) else {
@@ -136,9 +149,12 @@ pub(crate) fn copy(
     // of those of NumPy.
     let copied = py.detach(|| unsafe { manager.copy_host(src, dst, conversion) });
     drop(to);
-    copied
-        .map(|_| Some(made))
-        .map_err(|error| errors::raise(py, &error))
+    match copied {
+        Ok(_) => Ok(Some(made)),
+        // Signals may come while it waits for its turn.
+        Err(TransferError::WouldBlock) => Ok(None),
+        Err(error) => Err(errors::raise(py, &error)),
+    }
 }
 
 /// Where a copy goes.
@@ -196,10 +212,7 @@ impl<'a> Ready<'a> {
             return false;
         };
         let (own, other) = (&*own.0, &*other.0);
-        let refers = |code: char| matches!(code, 'O' | 'P' | '&' | 'X');
-        own.itemsize == other.itemsize
-            && format(own) == format(other)
-            && !format(own).contains(refers)
+        own.itemsize == other.itemsize && format(own) == format(other) && !refers(format(own))
     }
 
     fn shape(&self) -> impl Iterator<Item = u64> + '_ {
@@ -320,13 +333,26 @@ impl Drop for Rows {
     }
 }
 
+/// Whether elements of a format are or hold references, which no copy of bytes counts: to objects, and to memory or functions as
+/// ctypes has them.
+fn refers(format: &str) -> bool {
+    // Names stand between colons.
+    let codes: Vec<char> = format.split(':').step_by(2).flat_map(str::chars).collect();
+    codes.iter().enumerate().any(|(at, code)| match code {
+        'O' | 'P' | '&' | 'X' | 'z' => true,
+        // A complex number, or a text elsewhere.
+        'Z' => !matches!(codes.get(at + 1), Some('f' | 'd' | 'g')),
+        _ => false,
+    })
+}
+
 /// Returns the code of a view's elements.
 fn format(view: &ffi::Py_buffer) -> &str {
     match NonNull::new(view.format) {
         // SAFETY: the text is the view's, and ends with a zero.
         Some(format) => unsafe { CStr::from_ptr(format.as_ptr()) }
             .to_str()
-            .unwrap_or("not UTF-8"),
+            .unwrap_or("O"),
         // The protocol's word for bytes.
         None => "B",
     }

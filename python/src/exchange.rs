@@ -142,7 +142,7 @@ fn foreign(
     must_be_whole(object, argument, used)?;
     let unspoken = unspoken(object)?;
     // Others than NumPy, such as JAX, have such elements packed, and export them so.
-    if unspoken.is_some_and(|of| of.block().0 > 1) && !is_numpy(object)? {
+    if unspoken.is_some_and(|of| of.block().0 > 1) && !is_from_numpy(object)? {
         return Ok(Taken::lent(from_dlpack(manager, object, argument, stream)?));
     }
     let unspoken = unspoken
@@ -280,6 +280,11 @@ fn is_numpy(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         let _ = CLASS.set(py, class.unbind());
     }
     Ok(is_it)
+}
+
+/// Whether it is an array of NumPy, or of a class derived from that.
+fn is_from_numpy(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    object.is_instance(&object.py().import("numpy")?.getattr("ndarray")?)
 }
 
 /// The bytes of an array, their type, and its shape.

@@ -75,6 +75,9 @@ impl Shared {
 
     /// Gives other objects' memory back. The copy has ended.
     fn release(&self, py: Python<'_>) {
+        if !self.state().result.as_ref().is_some_and(wait::is_quiet) {
+            return;
+        }
         self.leases
             .iter()
             .flatten()

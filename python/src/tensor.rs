@@ -645,7 +645,8 @@ pub(crate) fn restore(
     let of = dtype::named(dtype).ok_or_else(|| PyValueError::new_err(format!("dtype: {dtype}")))?;
     let taken = exchange::take(manager, bytes, "bytes", Use::Read, Stream::default())?;
     let given = taken.tensor.buffer();
-    let is_fresh = !bytes.is_instance_of::<PyBytes>() && memory == "cpu:0/pageable";
+    let is_fresh = !bytes.is_instance_of::<PyBytes>() && taken.tensor.is_dense();
+    let is_fresh = is_fresh && memory == "cpu:0/pageable";
     if is_fresh && of.len_bytes(&shape) == Some(given.len()) {
         let tensor = Tensor::new(given, of, &shape).map_err(|error| errors::raise(py, &error))?;
         return Ok(PyTensor { tensor });
@@ -654,7 +655,9 @@ pub(crate) fn restore(
     let known = known.filter(|place| py.detach(|| manager.resolve(*place)).is_ok());
     let place = known.unwrap_or(DeviceId::CPU0.into());
     let tensor = copies::allocate(py, of, &shape, place, "shape")?;
-    let copied = py.detach(|| manager.copy(given, tensor.buffer()).wait());
+    let region = taken.tensor.region();
+    let region = region.map_err(|error| errors::raise(py, &error))?;
+    let copied = py.detach(|| manager.copy(region, tensor.buffer()).wait());
     taken.release(py);
     copied.map_err(|error| errors::raise(py, &error))?;
     Ok(PyTensor { tensor })

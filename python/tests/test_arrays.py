@@ -430,3 +430,28 @@ def test_numbers_come_out_as_pythons():
     assert tensor[1, 2].item() == 5 and type(tensor[1, 2].item()) is int
     with pytest.raises(ValueError):
         tensor.item()
+
+
+def test_names_of_fields_are_no_codes_and_pointers_of_ctypes_are_not_copied():
+    class Named(ctypes.Structure):
+        _fields_ = [("X", ctypes.c_int), ("POS", ctypes.c_double)]
+
+    src = np.array([(1, 2.0), (3, 4.0)], [("O", "i4"), ("z", "f8")])
+    dst = np.zeros_like(src)
+    assert (transload.copy(src, dst) == src).all()
+    src, dst = (Named * 2)((1, 2.0), (3, 4.0)), (Named * 2)()
+    transload.copy(src, dst)
+    assert (dst[1].X, dst[1].POS) == (3, 4.0)
+    for pointer in (ctypes.c_char_p, ctypes.c_wchar_p, ctypes.py_object, ctypes.c_void_p):
+        with pytest.raises((ValueError, TypeError)):
+            transload.copy((pointer * 2)(), (pointer * 2)())
+
+
+def test_elements_that_no_tensor_has_may_be_none_or_many_and_shapes_must_agree():
+    dst = np.ones((0, 3), "c16")
+    assert transload.copy(np.ones((0, 3), "c16"), dst) is dst
+    src, dst = np.ones(5 << 20, "c16"), np.zeros(5 << 20, "c16")
+    transload.copy(src, dst)
+    assert (dst == 1).all()
+    with pytest.raises(ValueError, match=r"^dst: its shape is \[4\], and the shape of src \[5\]"):
+        transload.copy(np.ones(5, "c16"), np.ones(4, "c16"))

@@ -94,3 +94,21 @@ def test_what_is_wrong_is_named_and_nothing_is_written(name):
         transload.copy_blocks(*arguments)
     assert str(raised.value).startswith(text)
     assert (DST == 1).all()
+
+
+@pytest.mark.parametrize("key", [np.s_[::2], np.s_[::-1], np.s_[1:]], ids=str)
+def test_blocks_of_elements_that_share_bytes_are_those_of_the_view(key):
+    src = transload.copy(np.arange(12, dtype="u1").reshape(4, 3), "cpu:0").view("float4_e2m1fn")
+    dst = transload.copy(np.zeros((4, 3), "u1"), "cpu:0").view("float4_e2m1fn")
+    count = src[key].shape[0]
+    transload.copy_blocks(src[key], dst[key], range(count), range(count)[::-1])
+    expected = np.zeros((4, 3), "u1")
+    expected[key] = np.arange(12, dtype="u1").reshape(4, 3)[key][::-1]
+    np.testing.assert_array_equal(dst.view("uint8").numpy(), expected)
+
+
+@pytest.mark.parametrize("mask", [np.array([True, False, True]), [True, False, True], memoryview(np.array([True, False, True]))])
+def test_masks_are_no_numbers(mask):
+    with pytest.raises(TypeError, match="^src_index: "):
+        transload.copy_blocks(SRC, DST, mask, [0, 1, 2])
+    assert (DST == 1).all()

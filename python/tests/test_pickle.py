@@ -117,3 +117,11 @@ def test_exceptions_of_the_system_come_back():
     again = pickle.loads(pickle.dumps(raised.value))
     assert type(again) is type(raised.value)
     assert (str(again), again.errno, again.path) == (str(raised.value), raised.value.errno, "/no/such/model.safetensors")
+
+
+def test_a_buffer_that_is_passed_backwards_is_restored_as_it_reads():
+    tensor = transload.copy(np.arange(10, dtype="u1"), "cpu:0")
+    buffers = []
+    small = pickle.dumps(tensor, protocol=5, buffer_callback=buffers.append)
+    again = pickle.loads(small, buffers=[memoryview(bytes(buffers[0]))[::-1]])
+    assert again.tolist() == list(range(10))[::-1]

@@ -97,6 +97,7 @@ def make(name: str, text: str, fields: dict[str, Any]) -> Error:
         fields["path"] = os.fspath(fields["path"])
     if fields.get("errno"):
         kind = _of_system(kind, type(OSError(fields["errno"], "")))
+        fields |= {"filename": fields.get("path"), "strerror": os.strerror(fields["errno"])}
     exception: Error = kind(text)
     for field, value in fields.items():
         setattr(exception, field, value)

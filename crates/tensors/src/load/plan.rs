@@ -241,10 +241,20 @@ impl<'a> LoadPlan<'a> {
             if needs <= self.load.loader.idle(memory) {
                 continue;
             }
-            let free = self.load.loader.room(memory);
-            match free.or_else(|| opened.memory(memory)?.total_bytes) {
-                Some(has) if needs > has => return Err(LoadError::NoRoom { memory, needs, has }),
-                _ => {}
+            let loader = self.load.loader;
+            let ask = || {
+                loader
+                    .room(memory)
+                    .or_else(|| opened.memory(memory)?.total_bytes)
+            };
+            let lacks = |has: &u64| needs > *has;
+            let Some(_) = ask().filter(lacks) else {
+                continue;
+            };
+            // What is kept for later makes room.
+            loader.manager.trim();
+            if let Some(has) = ask().filter(lacks) {
+                return Err(LoadError::NoRoom { memory, needs, has });
             }
         }
         Ok(())

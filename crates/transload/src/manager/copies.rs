@@ -186,7 +186,7 @@ impl TransferManager {
         let dst = dst.into();
         self.with_borrowed(HostSpan::of(src), false, |manager, src| {
             let checked = Checked::new(src, manager.operand(&dst)?)?;
-            manager.submit_quietly(checked.with_borrowed_src())
+            manager.submit_quietly(checked.with_borrowed_src(), true)
         })
     }
 
@@ -239,12 +239,14 @@ impl TransferManager {
     }
 
     /// Copies host memory that belongs to neither the manager nor Rust, such as another language's arrays: from, to or between such
-    /// memory. Numbers become those of another type, where `conversion` names both. Blocks until the bytes are there. As a transfer
-    /// between buffers of these bytes would, it waits for earlier transfers of them. Between [spans](HostSpan) it allocates nothing
-    /// once each thread that copies at the same time has done so before.
+    /// memory. Numbers become those of another type, where `conversion` names both. Blocks until the bytes are there. Between
+    /// [spans](HostSpan) it allocates nothing once each thread that copies at the same time has done so before.
+    ///
+    /// It has a place in the order of transfers, as one between buffers of these bytes would, and does not wait for it: behind a
+    /// transfer that has not ended it does nothing, and returns [`TransferError::WouldBlock`].
     ///
     /// # Errors
-    /// As [`TransferError`] lists. The content of `dst` is unspecified then.
+    /// As [`TransferError`] lists. The content of `dst` is unspecified then, unless that was it.
     ///
     /// # Safety
     /// Until the call returns, `src` is valid for reads and `dst` for writes, no code outside the manager writes the bytes of
@@ -261,7 +263,7 @@ impl TransferManager {
                 None => src,
             };
             manager.with_end(&dst.into(), true, |manager, dst| {
-                manager.submit_quietly(Checked::new(src, dst)?)
+                manager.submit_quietly(Checked::new(src, dst)?, false)
             })
         })
     }
@@ -332,7 +334,7 @@ impl TransferManager {
     fn copy_into(&self, src: &Region, dst: HostSpan) -> Result<Report, TransferError> {
         self.with_borrowed(dst, true, |manager, dst| {
             let checked = Checked::new(manager.operand(src)?, dst)?;
-            manager.submit_quietly(checked.with_borrowed_dst())
+            manager.submit_quietly(checked.with_borrowed_dst(), true)
         })
     }
 
@@ -481,7 +483,12 @@ impl TransferManager {
     }
 
     /// Submits a copy, and returns only when no operation of it is under way any more, even if this unwinds.
-    fn submit_quietly(&self, checked: Checked) -> Result<Report, TransferError> {
+    /// Where it is not to wait for its turn in the order, it is refused behind another one.
+    fn submit_quietly(
+        &self,
+        checked: Checked,
+        waits_for_turn: bool,
+    ) -> Result<Report, TransferError> {
         /// Waits for the transfer while a panic unwinds, as one out of another transfer's waker.
         struct Quiet<'a>(&'a Arc<Shared>, Cell<Option<TransferId>>);
         impl Drop for Quiet<'_> {
@@ -505,14 +512,21 @@ impl TransferManager {
             quiet.1.set(Some(id));
             Ok(id)
         });
+        let may_be_refused = !waits_for_turn && matches!(submitted, Submitted::UnderWay { .. });
         let submitted = Transfer::new(submitted);
-        let may_wait = quiet.1.get().map(|id| self.shared.may_wait(id));
-        if let Some(Err(deadlock)) = may_wait {
+        let may_wait = quiet.1.get().map(|id| {
+            let must_wait = may_be_refused && self.shared.state.with(|state| state.table.waits(id));
+            match must_wait {
+                true => Err(TransferError::WouldBlock),
+                false => self.shared.may_wait(id).map_err(TransferError::from),
+            }
+        });
+        if let Some(Err(refused)) = may_wait {
             // The transfer waits for others. If it is cancelled before it has begun, it is over.
             return match submitted.cancel() {
                 Cancelled::NotStarted => {
                     quiet.1.set(None);
-                    Err(deadlock.into())
+                    Err(refused)
                 }
                 Cancelled::Stopped { leading_bytes } => {
                     quiet.1.set(None);

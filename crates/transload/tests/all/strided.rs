@@ -3,6 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use transload::hal::HostSpan;
 use transload::{
     AllocSpec, Axis, Buffer, Conversion, Element, HostEnd, Region, Request, Strided, TransferError,
     TransferManager,
@@ -321,4 +322,26 @@ fn arrays_that_leave_the_memory_or_write_a_byte_twice_are_refused() {
         region(&other, 64, &[Axis::new(0, 4)]),
     );
     assert_eq!(none.unwrap().bytes(), 0);
+}
+
+#[test]
+fn a_copy_of_lent_memory_behind_another_transfer_is_refused_and_does_nothing() {
+    let manager = TransferManager::builder().host().build().unwrap();
+    let (src, dst) = (
+        filled(&manager, "cpu:0", &[1; 64]),
+        filled(&manager, "cpu:0", &[2; 64]),
+    );
+    let gate = manager.event();
+    let first = manager.submit(&Request::new(&src, &dst).after(&gate));
+    let mut own = [7u8; 64];
+    let mut copy = || {
+        let lent = HostEnd::from(HostSpan::of_mut(&mut own));
+        // SAFETY: the array outlives the call.
+        unsafe { manager.copy_host(Region::from(&dst), lent, None) }
+    };
+    assert!(matches!(copy(), Err(TransferError::WouldBlock)));
+    gate.set();
+    first.wait().unwrap();
+    copy().unwrap();
+    assert_eq!(own, [1; 64]);
 }

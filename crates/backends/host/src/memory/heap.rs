@@ -183,7 +183,7 @@ impl HeapMemory {
         let taken = Room::take(memory, spec.len_bytes)?;
         let map = || Mapping::anonymous(len, align);
         // A limit of the address space is not told of before.
-        let mapping = map().or_else(|error| if store::trim() > 0 { map() } else { Err(error) });
+        let mapping = map().or_else(|error| if Room::give_back() { map() } else { Err(error) });
         let mapping = mapping.map_err(|error| AllocError::OutOfMemory {
             memory,
             len_bytes: spec.len_bytes,
@@ -211,8 +211,9 @@ impl HeapMemory {
         };
         let layout = Layout::from_size_align(len, align).map_err(|_| full())?;
         // SAFETY: the layout's size is not 0, which `allocate` saw to.
-        let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).ok_or_else(full)?;
+        let allocate = || NonNull::new(unsafe { alloc_zeroed(layout) });
+        let again = || Room::give_back().then(allocate).flatten();
+        let start = allocate().or_else(again).ok_or_else(full)?;
         Ok(Backing::Allocated {
             start,
             layout,

@@ -68,10 +68,18 @@ impl SharedMemory {
         let align = check_alignment(memory, spec.alignment, page, super::heap::MAX_ALIGNMENT)?;
         let taken = Room::take(memory, spec.len_bytes)?;
         let is_small = len < MOST_BYTES && align <= MOST_BYTES && !spec.shareable;
-        let made = match is_small {
+        let make = || match is_small {
             true => Pages::allocate(len, align).map(|pages| Self::small(pages, spec.len_bytes)),
             false => Self::create(spec.len_bytes, align),
         };
+        // A limit of the address space is not told of before.
+        let made = make().or_else(|error| {
+            if Room::give_back() {
+                make()
+            } else {
+                Err(error)
+            }
+        });
         let mut shared = made.map_err(|error| not_allocated(memory, spec.len_bytes, &error))?;
         shared.taken = taken;
         if spec.staging {

@@ -3,7 +3,8 @@
 //! EPYC with 2 cores, one thread that fills).
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use transload_hal::{PerProcess, Room, Taken};
 
@@ -53,8 +54,9 @@ pub(super) fn give(block: Block) {
         Room::reserve(trim);
         Mutex::default()
     });
+    let bound = bound();
     // Unmapped when the lock is free again.
-    let _old = lock(store).give(block, bound());
+    let _old = lock(store).give(block, bound);
 }
 
 /// Gives all freed blocks back to the system, and returns how many bytes those were.
@@ -66,13 +68,20 @@ pub(super) fn trim() -> u64 {
     old.bytes as u64
 }
 
-/// The most that is kept: a sixteenth of the memory that the process may use, and 1 GiB.
+/// The most that is kept: a sixteenth of the memory and of the address space that the process may use, and 1 GiB.
 fn bound() -> usize {
-    static BOUND: OnceLock<usize> = OnceLock::new();
-    *BOUND.get_or_init(|| {
-        let share = Room::now().total_bytes.unwrap_or(0) / SHARE_OF_TOTAL;
-        usize::try_from(share).map_or(MOST_BYTES, |share| share.min(MOST_BYTES))
-    })
+    // No lock, which a child of `fork` could inherit: threads that come first may all find it out.
+    static BOUND: AtomicUsize = AtomicUsize::new(usize::MAX);
+    let known = BOUND.load(Ordering::Relaxed);
+    if known != usize::MAX {
+        return known;
+    }
+    let space = rustix::process::getrlimit(rustix::process::Resource::As).current;
+    let total = Room::now().total_bytes.unwrap_or(0);
+    let share = total.min(space.unwrap_or(u64::MAX)) / SHARE_OF_TOTAL;
+    let bound = usize::try_from(share).map_or(MOST_BYTES, |share| share.min(MOST_BYTES));
+    BOUND.store(bound, Ordering::Relaxed);
+    bound
 }
 
 fn lock(store: &Mutex<Store>) -> MutexGuard<'_, Store> {

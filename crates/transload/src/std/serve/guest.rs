@@ -107,7 +107,7 @@ impl Guest {
         let memory = memory.ok_or_else(|| mistake(format!("{name:?} is not offered")))?;
         self.check_new(id)?;
         let charge = self.serving.charge(len.max(align))?;
-        // What this process wrote before is not for others.
+        // What this process wrote in the host's memory before is not for others.
         let mut spec = AllocSpec::bytes(len).aligned(align).zeroed();
         let files = self.serving.files.as_ref();
         let files = files.filter(|files| mapped && files.have(memory));
