@@ -649,7 +649,7 @@ fn standard_input_is_copied_and_standard_output_gets_what_arrived() {
             let run = fed(&folder, &bytes, &[copy, &["--json"]].concat());
             assert!(run.0.stdout == bytes, "{copy:?}");
             let said: Value = serde_json::from_str(&run.stderr()).unwrap();
-            assert_eq!((&said["bytes"], &said["schema"]), (&json!(len), &json!(2)));
+            assert_eq!((&said["bytes"], &said["schema"]), (&json!(len), &json!(3)));
         }
     }
     // A file that was read in part gives its rest, and one without a length all that it has.

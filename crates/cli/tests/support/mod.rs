@@ -143,7 +143,7 @@ impl Run {
     pub(crate) fn json(&self) -> Value {
         assert_eq!(self.stderr(), "");
         let value: Value = serde_json::from_str(&self.stdout()).unwrap();
-        assert_eq!(value["schema"], 2);
+        assert_eq!(value["schema"], 3);
         value
     }
 }

@@ -112,13 +112,22 @@ impl HeapMemory {
                 huge_pages: HugePages::NotAsked,
             });
         }
+        let heap = Self::back(memory, (len, align), spec)?;
+        if spec.staging {
+            hint::populate(heap.span(len), true);
+        }
+        Ok(heap)
+    }
+
+    /// Finds memory of at least one byte.
+    fn back(
+        memory: MemoryId,
+        (len, align): (usize, usize),
+        spec: &AllocSpec,
+    ) -> Result<Self, AllocError> {
         #[cfg(unix)]
         if len >= MAP_FROM_BYTES || spec.huge_pages {
-            let heap = Self::map(memory, (len, align), spec)?;
-            if spec.staging {
-                hint::populate(heap.span(len), true);
-            }
-            return Ok(heap);
+            return Self::map(memory, (len, align), spec);
         }
         let taken = Room::take(memory, spec.len_bytes)?;
         let backing = Self::back_by_allocator(len, align, taken);
