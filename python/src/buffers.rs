@@ -15,7 +15,7 @@ use transload_tensors::transload::{
 use transload_tensors::{DType, Tensor};
 
 use crate::tensor::PyTensor;
-use crate::{dtype, errors, service};
+use crate::{dtype, errors, exchange, service};
 
 /// Memory of another library, until it is given back: by a call that is over, or when the last that holds it is gone, which may be
 /// on any thread.
@@ -185,6 +185,10 @@ impl<'a> Ready<'a> {
             return Ready::of_tensor(&tensor.get().tensor, writes);
         }
         if !is_buffer(object) || may_be_masked(object) {
+            return None;
+        }
+        // Arrays of a device may have the protocol, and other bytes behind it.
+        if !exchange::is_numpy(object).ok()? && exchange::is_on_cuda(object) {
             return None;
         }
         let rows = Rows::of(object, ffi::PyBUF_STRIDES, writes)?;

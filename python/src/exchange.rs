@@ -209,7 +209,7 @@ fn unknown(object: &Bound<'_, PyAny>, argument: &str) -> Option<PyErr> {
 }
 
 /// Whether it lies on a CUDA device. Arrays of JAX have the buffer protocol there, too, and refuse it.
-fn is_on_cuda(object: &Bound<'_, PyAny>) -> bool {
+pub(crate) fn is_on_cuda(object: &Bound<'_, PyAny>) -> bool {
     let device = object.call_method0(intern!(object.py(), "__dlpack_device__"));
     let device = device.and_then(|device| device.extract::<(i64, i64)>());
     device.is_ok_and(|(kind, _)| kind == i64::from(DLDevice::CUDA))
@@ -269,7 +269,7 @@ fn unspoken(object: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
 }
 
 /// Whether it is an array of NumPy, and none of a class derived from that.
-fn is_numpy(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+pub(crate) fn is_numpy(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let (py, class) = (object.py(), object.get_type());
     if let Some(known) = CLASS.get(py) {
